@@ -9,15 +9,18 @@ import { errorReplySchema } from '../schema/index.ts';
 import { RetryBudget } from './retry-budget.ts';
 import { type ServerAddress, ServerList } from './server-list.ts';
 
-/** Longer than any reply takes that the server does not hold on request; the requested wait is added to it. */
+/**
+ * Longest wait for a reply in milliseconds; for a request that the server is asked to hold, the requested time is added. It is longer than
+ * any such reply takes.
+ */
 const REPLY_TIMEOUT_MS = 30_000;
 
-/** A host that accepts no connection within this time is considered down, and the next replica is called. */
+/** Longest wait for a connection. A host that accepts none within this time counts as down, and the next replica is called. */
 const CONNECT_TIMEOUT_MS = 5_000;
 
-/** PEM files of a client. They are read for every new connection, so that renewed files are used without a restart. */
+/** Paths of the client's PEM files. They are read for every new connection, so that renewed files are used without a restart. */
 export type ClientTlsFiles = {
-  /** Authorities that may sign the server's certificate, instead of those that Node knows. */
+  /** Authorities that may sign the server's certificate, instead of those that Node trusts. */
   readonly ca?: string | null | undefined;
   /** The client's own certificate, for servers that require one. */
   readonly cert?: string | null | undefined;
@@ -26,20 +29,20 @@ export type ClientTlsFiles = {
 
 export type ConnectionOptions = {
   /**
-   * Address of the rollout server, `http://host:port`, with a path when a proxy serves it below one. Several replicas: comma-separated
-   * URLs, or the `file:` URL of a folder that holds one file per replica with its URL.
+   * Address of the rollout server: `http://host:port`, followed by a path when a proxy serves the API below that path. For several
+   * replicas: comma-separated URLs, or the `file:` URL of a folder with one file per replica that contains its URL.
    */
   readonly url: string;
   readonly token?: string | null | undefined;
-  /** Files for https. Default: the authorities that Node knows, including those of `NODE_EXTRA_CA_CERTS`. */
+  /** PEM files for https. By default, the authorities that Node trusts are used, including those of `NODE_EXTRA_CA_CERTS`. */
   readonly tls?: ClientTlsFiles | undefined;
   /**
    * How long a call is repeated, with growing pauses, after a transient failure: the server restarts, its store is unavailable, or a limit
-   * is reached. Default 0: calls are not repeated.
+   * is reached. The default is 0: calls are not repeated.
    */
   readonly retrySeconds?: number | undefined;
   readonly clock?: Clock | undefined;
-  /** Source of the jitter in pauses. */
+  /** Source of the random variation of the pauses. */
   readonly random?: RandomSource | undefined;
 };
 
@@ -47,23 +50,23 @@ export type Query = Readonly<Record<string, string | number | boolean | undefine
 
 export type CallOptions = {
   readonly query?: Query;
-  /** Sent as JSON. */
+  /** Body of the request, which is sent as JSON. */
   readonly body?: unknown;
   readonly bytes?: { readonly type: string; readonly data: Buffer };
   readonly accept?: string;
   readonly signal?: AbortSignal | undefined;
-  /** How long the server is requested to hold the request. */
+  /** How long the server is asked to hold the request, in seconds. */
   readonly waitSeconds?: number | undefined;
-  /** How long the reply may take in addition to `waitSeconds`. Default: {@link REPLY_TIMEOUT_MS}. */
+  /** Longest wait for the reply in seconds, in addition to `waitSeconds`. Default: {@link REPLY_TIMEOUT_MS}. */
   readonly replySeconds?: number | undefined;
 };
 
-/** Whether the time limit applies to the whole reply, to the head and then to each wait for a chunk, or to the head only. */
+/** What the time limit applies to: the whole reply, the headers and then each wait for a chunk, or the headers only. */
 type StreamOptions = CallOptions & { readonly limit?: 'reply' | 'chunk' | 'head' };
 
 /**
- * HTTP calls to the rollout server, with typed errors and without hidden timeouts. A call that one replica cannot serve is sent to each of
- * the others once; beyond that calls are repeated only with `retrySeconds`.
+ * Makes HTTP calls to the rollout server, with typed errors and without hidden timeouts. A call that one replica cannot serve is sent to
+ * each other replica once. Beyond that, calls are repeated only with `retrySeconds`.
  */
 export class Connection {
   private readonly pools = new Map<string, Pool>();
@@ -85,17 +88,17 @@ export class Connection {
     this.connect = connectorFor(options.tls, CONNECT_TIMEOUT_MS);
   }
 
-  /** A retry budget for one call, or for a sequence of calls that belong together. */
+  /** Creates the retry budget for one call, or for a sequence of calls that belong together. */
   retryBudget(): RetryBudget {
     return new RetryBudget(this.clock, this.retryMs, this.closing.signal, this.random);
   }
 
-  /** How many replicas a call can be sent to. */
+  /** Number of replicas to which a call can be sent. */
   get replicaCount(): number {
     return this.servers.size;
   }
 
-  /** Resolves to the reply's JSON. Throws the server's error as a FloeError, or `peer_unreachable`. */
+  /** Makes a call and resolves with the JSON of the reply. Throws the server's error as a FloeError, or `peer_unreachable`. */
   async json(method: 'GET' | 'POST' | 'DELETE', path: string, options: CallOptions = {}): Promise<unknown> {
     return parseJson(await this.collect(method, path, options));
   }
@@ -118,7 +121,8 @@ export class Connection {
   }
 
   /**
-   * Yields the reply's bytes as they arrive. Leaving the loop early ends the request. Once bytes have arrived no other replica is called.
+   * Yields the bytes of the reply as they arrive. Leaving the loop early ends the request. Once bytes have arrived, no other replica is
+   * called.
    */
   async *stream(method: 'GET' | 'POST' | 'DELETE', path: string, options: StreamOptions = {}): AsyncGenerator<Buffer> {
     for (let attempt = 1; ; attempt++) {
@@ -131,7 +135,7 @@ export class Connection {
         }
         return;
       } catch (thrown) {
-        // Another replica may be able to serve what this one cannot at present.
+        // A status of 503 means that this replica cannot serve the call at present. Another replica may be able to.
         if (this.closing.signal.aborted || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503)
           throw thrown;
         this.servers.moveOn(server);
@@ -140,7 +144,7 @@ export class Connection {
     }
   }
 
-  /** Aborts every request that is still running. */
+  /** Aborts every request that is still running, and closes all connections. */
   async close(): Promise<void> {
     this.closing.abort(new FloeError('peer_unreachable', 'the client was closed'));
     await Promise.all([...this.pools.values()].map((pool) => pool.destroy()));
@@ -185,7 +189,7 @@ export class Connection {
     }
   }
 
-  /** Aborts the request after `limitMs`; returns a function that prevents that. */
+  /** Aborts the request after `limitMs`. Returns a function that cancels the timer. */
   private startTimer(request: LinkedAbort, origin: string, limitMs: number): () => void {
     return this.clock.schedule(limitMs, () =>
       request.abort(new FloeError('peer_unreachable', `${origin} did not reply within ${limitMs} ms`)),
@@ -210,7 +214,10 @@ export class Connection {
   }
 }
 
-/** Runs a timer while waiting for a chunk and not while the caller handles one. `startTimer` returns the function that stops it. */
+/**
+ * Limits each wait for a chunk with a timer that does not run while the caller handles a chunk. `startTimer` returns a function that stops
+ * the timer.
+ */
 async function* limitEachWait(chunks: AsyncIterable<Buffer>, startTimer: () => () => void): AsyncGenerator<Buffer> {
   const iterator = chunks[Symbol.asyncIterator]();
   try {
@@ -227,7 +234,7 @@ async function* limitEachWait(chunks: AsyncIterable<Buffer>, startTimer: () => (
 
 const NEWLINE = 0x0a;
 
-/** Splits bytes into lines without their newline. Bytes after the last newline are not a line and are dropped. */
+/** Splits bytes into lines without their newline. Bytes after the last newline are dropped, because they are an incomplete line. */
 export async function* linesOf(chunks: AsyncIterable<Buffer>): AsyncGenerator<string> {
   let pieces: Buffer[] = [];
   for await (const chunk of chunks) {
@@ -242,7 +249,7 @@ export async function* linesOf(chunks: AsyncIterable<Buffer>): AsyncGenerator<st
   }
 }
 
-/** Makes connections with the certificates of `files`. Throws `setup_failed` for a file that cannot be read. */
+/** Returns a function that opens connections with the certificates in `files`. Throws `setup_failed` when a file cannot be read. */
 function connectorFor(files: ClientTlsFiles | undefined, timeoutMs: number): buildConnector.connector {
   const build = (): buildConnector.connector => buildConnector({ timeout: timeoutMs, ...readFiles(files ?? {}) });
   const first = build();
@@ -272,7 +279,7 @@ function queryText(query: Query = {}): string {
   return given.length === 0 ? '' : `?${new URLSearchParams(given as [string, string][])}`;
 }
 
-/** The server's own error; or, when a proxy in between replied, an error that matches the status. */
+/** Returns the error that the server sent. When an HTTP proxy on the way replied instead, returns an error that matches the status. */
 function errorOf(status: number, body: Buffer): FloeError {
   let value: unknown = null;
   try {

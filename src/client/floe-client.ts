@@ -30,50 +30,52 @@ import {
 } from '../schema/index.ts';
 import { Connection, type ConnectionOptions, linesOf, type Query } from './connection.ts';
 
-/** The server's own default. */
+/** Default of {@link ChangeOptions.waitSeconds}, which is also the server's default. */
 const CHANGE_WAIT_SECONDS = 15;
 
-/** How long the server holds a request for results until there are some; the client then repeats the request. */
+/**
+ * How long the server is asked to hold a request for results until there are some, in seconds. Afterwards the client repeats the request.
+ */
 const RESULTS_WAIT_SECONDS = 30;
 
-/** Time for the largest archive over a link of 1 MiB per second, in addition to the time of any reply. */
+/** Time to download the largest archive at 1 MiB per second, in addition to the time for any reply. */
 const ARCHIVE_SECONDS = MAX_ARTIFACTS_MB;
 
 export type ChangeOptions = {
-  /** How long the server waits for its nodes to apply the change. Default 15. */
+  /** Longest time that the server waits for its nodes to apply the change, in seconds. Default: 15. */
   readonly waitSeconds?: number;
   readonly signal?: AbortSignal;
 };
 
 export type PartOptions = {
-  /** The attempt to read from, instead of the one that ended the session. */
+  /** Number of the attempt to read from. Default: the attempt that ended the session. */
   readonly attempt?: number;
   readonly signal?: AbortSignal;
 };
 
 export type ResultsOptions = {
-  /** Return results after this cursor. Default: after the consumer's position, or from the first result without a consumer. */
+  /** Return only results after this cursor. Default: the stored position of `consumer`; without a consumer, the first result. */
   readonly after?: number;
   /**
-   * Name under which the server remembers, across restarts of both sides, which results were handled. A result counts as handled when
-   * the next one is requested.
+   * Name under which the server stores the position up to which results were handled, across restarts of server and client. A result
+   * counts as handled when the next one is requested.
    */
   readonly consumer?: string;
   /** Return only results of this trainer's tasks. */
   readonly trainer?: string;
-  /** Read without marking the results as collected. Default false. */
+  /** Whether to read without marking the results as collected. Default: false. */
   readonly peek?: boolean;
-  /** Wait for further results when all have been read. Default true. */
+  /** Whether to wait for further results when all have been read. Default: true. */
   readonly follow?: boolean;
-  /** Results per request; default 100. */
+  /** Most results per request. Default: 100. */
   readonly pageSize?: number;
   readonly signal?: AbortSignal;
 };
 
 /**
- * The control API for trainers. Every method throws a FloeError: the server's own, or `peer_unreachable` when the server cannot be reached.
- * With several replicas, a call that one cannot serve is sent to the next; beyond that calls are repeated only with `retrySeconds`. Every
- * call is safe to repeat: a submission with neither `task_id` nor `idempotency_key` is given a key.
+ * The control API for trainers. Every method throws a FloeError: the server's own, or `peer_unreachable` when the server cannot be
+ * reached. With several replicas, a call that one cannot serve is sent to the next; beyond that, calls are repeated only with
+ * `retrySeconds`. Every call may be repeated safely: a submission without `task_id` and `idempotency_key` gets a generated key.
  */
 export class FloeClient {
   private readonly connection: Connection;
@@ -93,7 +95,7 @@ export class FloeClient {
     return parseAs(taskStatusSchema, await this.connection.json('GET', taskPath(taskId), { signal }), 'task');
   }
 
-  /** The finished sessions of a task with their token data. */
+  /** Returns the finished sessions of a task with their token data. */
   async taskResults(taskId: string, signal?: AbortSignal): Promise<SessionResult[]> {
     const reply = await this.connection.json('GET', taskPath(taskId), { query: { results: 'full' }, signal });
     return (reply as { results: SessionResult[] }).results;
@@ -128,13 +130,17 @@ export class FloeClient {
     return parseAs(sessionViewSchema, reply, 'session');
   }
 
-  /** All deliveries of nodes for a session, one for each attempt, including partial results of interrupted attempts. */
+  /**
+   * Returns everything that nodes have delivered for a session, one entry per attempt, including partial results of interrupted attempts.
+   */
   async attempts(sessionId: string, signal?: AbortSignal): Promise<AttemptView[]> {
     const reply = await this.connection.json('GET', `${sessionPath(sessionId)}/attempts`, { signal });
     return parseAs(attemptViewSchema.array(), (reply as { attempts?: unknown }).attempts, 'attempts');
   }
 
-  /** The reply is not validated, because its arrays are large and were validated when they were built. */
+  /**
+   * Returns the trajectory of a session. The reply is not validated, because its arrays are large and were validated when they were built.
+   */
   async trajectory(sessionId: string, { attempt, signal }: PartOptions = {}): Promise<Trajectory> {
     const path = `${sessionPath(sessionId)}/trajectory`;
     return (await this.connection.json('GET', path, { query: { attempt }, signal })) as Trajectory;
@@ -144,7 +150,7 @@ export class FloeClient {
     return this.connection.bytes(`${sessionPath(sessionId)}/completions`, { query: { attempt }, signal });
   }
 
-  /** The files that the agent left, as a tar archive compressed with gzip. Throws `not_found` when there is none. */
+  /** Returns the files that the agent left, as a tar archive compressed with gzip. Throws `not_found` when there is none. */
   async artifacts(sessionId: string, { attempt, signal }: PartOptions = {}): Promise<Buffer> {
     return this.connection.bytes(`${sessionPath(sessionId)}/artifacts`, {
       query: { attempt },
@@ -153,20 +159,20 @@ export class FloeClient {
     });
   }
 
-  /** The engines that sessions may use, with the state of each on every node. */
+  /** Returns the engines that sessions may use, with the state of each engine on every node. */
   async engines(signal?: AbortSignal): Promise<EnginesStatus> {
     return parseAs(enginesStatusSchema, await this.connection.json('GET', '/engines', { signal }), 'engines');
   }
 
   /**
-   * Registers an engine with every node. The reply lists the nodes that can use it and the problems of the others. Throws `conflict` when
-   * another engine has its id and `replace` is not set.
+   * Registers an engine with every node. The reply lists the nodes that can use it and the problems of the other nodes. Throws `conflict`
+   * when another engine has the same id and `replace` is not set.
    */
   addEngine(spec: EngineSpecInput, options: ChangeOptions & { replace?: boolean } = {}): Promise<EngineChange> {
     return this.changeEngines('POST', '/engines', options, spec, { replace: options.replace });
   }
 
-  /** Removes an engine. Nodes that the reply lists as `done` no longer call it. Throws `not_found`. */
+  /** Removes an engine. Nodes that the reply lists as `done` call it no more. Throws `not_found` when there is no such engine. */
   removeEngine(engineId: string, options: ChangeOptions = {}): Promise<EngineChange> {
     return this.changeEngines('DELETE', `/engines/${encodeURIComponent(engineId)}`, options);
   }
@@ -175,7 +181,7 @@ export class FloeClient {
     return this.changeEngines('DELETE', '/engines', options);
   }
 
-  /** Pauses engines before a weight update: new calls wait or are rejected with 429, and calls in progress are frozen or aborted. */
+  /** Pauses engines before a weight update. New calls wait or are rejected with 429; calls in progress are frozen or aborted. */
   pauseEngines(
     mode: PauseMode,
     options: ChangeOptions & { whilePaused?: 'hold' | 'reject' } = {},
@@ -187,7 +193,7 @@ export class FloeClient {
     return this.changeEngines('POST', '/engines/resume', options);
   }
 
-  /** Sets the policy version that engines sample with from now on, for engines that do not report it themselves. */
+  /** Sets the policy version with which engines sample from now on, for engines that do not report it themselves. */
   setPolicyVersion(version: string, options: ChangeOptions = {}): Promise<EngineChange> {
     return this.changeEngines('POST', '/engines/version', options, { version });
   }
@@ -197,9 +203,9 @@ export class FloeClient {
   }
 
   /**
-   * Yields finished sessions with their token data in the order of their cursors. Requesting the next result acknowledges all earlier ones.
-   * After an error, continue with the same `consumer`, or with `after` set to the cursor of the last result that was handled: no result
-   * is lost, but the one that was being handled may be repeated.
+   * Yields finished sessions with their token data, in the order of their cursors. Requesting the next result acknowledges all earlier
+   * ones. After an error, continue with the same `consumer`, or with `after` set to the cursor of the last result that was handled. No
+   * result is then lost, but the result that was being handled may be repeated.
    */
   async *results(options: ResultsOptions = {}): AsyncGenerator<SessionResult> {
     const { follow = true, pageSize = 100, signal, consumer, trainer, peek } = options;
@@ -211,7 +217,7 @@ export class FloeClient {
       const bytes = this.connection.stream('GET', '/rollout/results', {
         query: { after, limit: pageSize, wait, consumer, trainer, peek },
         accept: 'application/x-ndjson',
-        // The caller handles results while the page is read, which may take any time.
+        // The limit applies to each wait for a chunk, because the caller may take any time to handle results while a page is being read.
         limit: 'chunk',
         waitSeconds: wait,
         signal,
@@ -228,7 +234,7 @@ export class FloeClient {
         }
         budget.reset();
       } catch (thrown) {
-        // An interrupted page continues at the next replica, and after a pause once all replicas have failed.
+        // After an interruption, the rest of the page is read from the next replica, and after a pause once all replicas have failed.
         const isInterrupted = FloeError.is(thrown) && thrown.code === 'peer_unreachable' && signal?.aborted !== true;
         if (!isInterrupted || ++failures >= this.connection.replicaCount) await budget.waitAfter(thrown, signal);
         continue;
@@ -237,7 +243,7 @@ export class FloeClient {
     }
   }
 
-  /** Yields events from now on until the server ends the stream. Missed events are not repeated. */
+  /** Yields the events from now on until the server ends the stream. Events that were missed are not repeated. */
   async *events(signal?: AbortSignal): AsyncGenerator<RolloutEvent> {
     const bytes = this.connection.stream('GET', '/events', { accept: 'text/event-stream', limit: 'head', signal });
     for await (const line of linesOf(bytes)) {

@@ -19,26 +19,26 @@ import {
 } from '../schema/index.ts';
 import { Connection, type ConnectionOptions } from './connection.ts';
 
-/** A node's result of one attempt. The server stores the parts without parsing them. */
+/** The result of one attempt as a node delivers it. The server stores its parts without parsing them. */
 export type DeliveredResult = {
   readonly summary: SessionSummary;
-  /** A Trajectory as one line of JSON; `null` when none was built. */
+  /** A Trajectory as one line of JSON; `null` when no trajectory was built. */
   readonly trajectory: Buffer | null;
   readonly completions: Buffer | null;
   /** A compressed tar archive of `summary.artifacts.bytes` bytes; `null` when there is none. */
   readonly artifacts: Buffer | null;
 };
 
-/** A node's registration without its id and process. */
+/** A node's registration without the ids of the node and its process. */
 export type NodeDescription = Omit<NodeRegistration, 'node_id' | 'instance'>;
 
 type NodeApiOptions = ConnectionOptions & {
   readonly nodeId: string;
-  /** Changes with each process of the node. Default: the same value for all processes that set none. */
+  /** Id of the node's process. Default: a value that all processes without an id share. */
   readonly instance?: string;
 };
 
-/** Slowest link between node and server that is supported; large deliveries get the time that it needs. */
+/** Slowest connection between node and server that is supported. The time limit of a delivery is extended accordingly. */
 const MIN_BYTES_PER_SECOND = MIB;
 
 function envelopeOf(result: DeliveredResult): Envelope {
@@ -50,16 +50,16 @@ function envelopeOf(result: DeliveredResult): Envelope {
   return { header: result.summary, parts };
 }
 
-/** Size in bytes of the request that delivers a result; servers accept up to RESULT_LIMIT_BYTES. */
+/** Returns the size in bytes of the request that delivers a result. Servers accept up to RESULT_LIMIT_BYTES. */
 export function deliveryLength(result: DeliveredResult): number {
   return envelopeLength(envelopeOf(result));
 }
 
 /**
- * The control API for gateway nodes. Every method throws a FloeError: the server's own, or `peer_unreachable`. `not_found` from `heartbeat`
- * or `lease` means that the node must register first. `deliverResult` has to be repeated with the same result until it resolves, or until
- * the server rejects the result itself (`stale_epoch`, `cancelled`, `schema_violation`, `body_too_large`, or a `conflict` or `not_found`
- * that names the session); a rejected result can be dropped.
+ * The control API for gateway nodes. Every method throws a FloeError: the server's own, or `peer_unreachable`. `not_found` from
+ * `heartbeat` or `lease` means that the node must register first. `deliverResult` must be repeated with the same result until it resolves
+ * or the server rejects the result itself: with `stale_epoch`, `cancelled`, `schema_violation` or `body_too_large`, or with a `conflict`
+ * or `not_found` that names the session. A rejected result can be dropped.
  */
 export class NodeApi {
   readonly nodeId: string;
@@ -80,8 +80,8 @@ export class NodeApi {
   }
 
   /**
-   * Renews the leases of the listed sessions. With `wait_seconds` the server holds the reply until there is a session to stop. A replica
-   * that takes `replySeconds` longer than that is unresponsive, and the next one is called.
+   * Sends a heartbeat, which renews the leases of the listed sessions. With `wait_seconds`, the server holds the reply until there is a
+   * session to stop. A replica that takes more than `replySeconds` longer than that counts as unresponsive, and the next one is called.
    */
   async heartbeat(
     beat: Omit<Heartbeat, 'instance'>,
@@ -99,8 +99,8 @@ export class NodeApi {
   }
 
   /**
-   * Leases up to `slots` sessions. With `wait_seconds` the server holds the reply until there is one. Empty when no session is queued or
-   * the node drains.
+   * Leases up to `slots` sessions. With `wait_seconds`, the server holds the reply until there is a session. Resolves with an empty array
+   * when no session is queued or the node drains.
    */
   async lease(request: Omit<LeaseRequest, 'instance'>, signal?: AbortSignal): Promise<Lease[]> {
     const body: LeaseRequest = { ...request, instance: this.instance };
@@ -112,21 +112,21 @@ export class NodeApi {
     return parseAs(leaseReplySchema, reply, 'reply to lease').leases;
   }
 
-  /** Resolves once the server has the result on disk. */
+  /** Delivers a result. Resolves once the server has the result on disk. */
   async deliverResult(result: DeliveredResult, signal?: AbortSignal): Promise<DeliveryReply> {
     return parseAs(deliveryReplySchema, await this.post('results', result, signal), 'reply to result');
   }
 
   /**
-   * Delivers the partial result of an attempt that lost its lease or whose process died. It is kept for diagnosis, never changes the
-   * session and is never trained on. Has to be repeated as `deliverResult` has. `not_found` means that the server does not know the session
-   * or attempt, and the partial result can be dropped.
+   * Delivers the partial result of an attempt that lost its lease or whose process died. The server keeps it for diagnosis; it never
+   * changes the session and is never trained on. Must be repeated in the same way as `deliverResult`. `not_found` means that the server
+   * does not know the session or the attempt; the partial result can then be dropped.
    */
   async deliverPartial(partial: DeliveredResult, signal?: AbortSignal): Promise<PartialReply> {
     return parseAs(partialReplySchema, await this.post('partials', partial, signal), 'reply to partial');
   }
 
-  /** Takes this node out of service. */
+  /** Makes the server lease no more sessions to this node. */
   async drain(signal?: AbortSignal): Promise<NodeInfo> {
     return parseAs(nodeInfoSchema, await this.connection.json('DELETE', this.path, { signal }), 'node');
   }

@@ -5,12 +5,12 @@ import { FloeError } from '../core/errors.ts';
 import type { RandomSource } from '../core/random.ts';
 
 const FIRST_PAUSE_MS = 100;
-/** A server that restarts is reached within this time. */
+/** Longest pause between two calls. It is short, so that a restarted server is called within seconds. */
 const MAX_PAUSE_MS = 5_000;
 
 /**
- * Decides whether and when a failed call is repeated: with growing, jittered pauses, until calls have failed for `limitMs` milliseconds
- * without a success in between.
+ * Decides whether and when a failed call is repeated. Calls are repeated with growing, randomly varied pauses, until they have failed for
+ * `limitMs` milliseconds without a success in between.
  */
 export class RetryBudget {
   private readonly clock: Clock;
@@ -20,7 +20,7 @@ export class RetryBudget {
   private failures = 0;
   private failingSinceMs: number | null = null;
 
-  /** Once `closed` aborts nothing is repeated any more. */
+  /** Creates a budget of `limitMs` milliseconds. When `closed` has aborted, no call is repeated. */
   constructor(clock: Clock, limitMs: number, closed: AbortSignal, random: RandomSource) {
     this.clock = clock;
     this.limitMs = limitMs;
@@ -28,13 +28,13 @@ export class RetryBudget {
     this.random = random;
   }
 
-  /** Records a success: the next failure starts with the full limit and the shortest pause. */
+  /** Records a success: after the next failure, the full limit and the shortest pause apply. */
   reset(): void {
     this.failures = 0;
     this.failingSinceMs = null;
   }
 
-  /** Resolves when the call should be repeated. Throws `thrown` itself when repeating cannot help or the limit has passed. */
+  /** Resolves when the call should be repeated. Throws `thrown` itself when a repetition cannot succeed or the limit has passed. */
   async waitAfter(thrown: unknown, signal?: AbortSignal): Promise<void> {
     if (signal?.aborted || this.closed.aborted || !isTransient(thrown)) throw thrown;
     const nowMs = this.clock.monotonicMs();
@@ -51,7 +51,10 @@ export class RetryBudget {
   }
 }
 
-/** `internal` is retryable in principle, but the same call would meet the same defect. */
+/**
+ * Whether a repetition of the call may succeed. `internal` is excluded although it is marked as retryable, because the same call would
+ * fail by the same defect.
+ */
 function isTransient(thrown: unknown): boolean {
   return FloeError.is(thrown) && thrown.retryable && thrown.code !== 'internal';
 }

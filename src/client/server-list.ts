@@ -3,13 +3,13 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { FloeError } from '../core/errors.ts';
 
-/** One replica of the rollout server. */
+/** The URL of one replica of the rollout server, as its origin and a path prefix. */
 export type ServerAddress = { readonly origin: string; readonly prefix: string };
 
 /**
- * The replicas of a rollout server and the one that is currently called. The list is written as comma-separated URLs. A `file:` URL names a
- * folder in which each file holds the URL of one replica; the folder is re-read whenever a replica fails, so that replicas can be added,
- * removed and moved.
+ * The replicas of a rollout server, and the one that is currently called. They are given as comma-separated URLs. A `file:` URL names a
+ * folder in which each file contains the URL of one replica; the folder is read once more whenever a replica fails, so that replicas can
+ * be added, removed and moved.
  */
 export class ServerList {
   private readonly text: string;
@@ -17,8 +17,8 @@ export class ServerList {
   private address: ServerAddress | null = null;
 
   /**
-   * Throws `bad_request` for an invalid URL and `peer_unreachable` for a folder that cannot be read. The folder may be empty or not exist
-   * yet.
+   * Reads the list of replicas from its text form. Throws `bad_request` for an invalid URL and `peer_unreachable` for a folder that cannot
+   * be read. The folder may be empty or not exist yet.
    */
   constructor(text: string) {
     this.text = text;
@@ -26,19 +26,19 @@ export class ServerList {
     this.select(0);
   }
 
-  /** Number of replicas; 1 while none is known yet. */
+  /** Number of replicas; 1 while the list is empty. */
   get size(): number {
     return Math.max(1, this.addresses.length);
   }
 
-  /** Throws `peer_unreachable` while the list is empty or cannot be read. */
+  /** Returns the replica to call. Throws `peer_unreachable` while the list is empty or cannot be read. */
   current(): ServerAddress {
     if (this.address === null) this.select(0);
     if (this.address === null) throw new FloeError('peer_unreachable', `${this.text} lists no rollout server yet`);
     return this.address;
   }
 
-  /** Makes the replica after `failed` the current one, unless another call has already done so. */
+  /** Selects the replica after `failed`, unless another call has already done so. */
   moveOn(failed: ServerAddress): void {
     if (this.address !== null && !same(this.address, failed)) return;
     const next = this.addresses.findIndex((other) => same(other, failed)) + 1;
@@ -46,7 +46,7 @@ export class ServerList {
       this.select(next);
     } catch (thrown) {
       if (!FloeError.is(thrown) || !thrown.retryable) throw thrown;
-      // The folder cannot be read at present, but the replicas that it listed may well be running.
+      // The folder cannot be read at present. The replicas that it listed before may still be running, so the next of these is used.
       this.address = this.addresses[next % this.addresses.length] ?? null;
     }
   }
@@ -82,11 +82,11 @@ function urlsIn(url: string): string[] {
   if (!URL.canParse(url)) throw new FloeError('bad_request', `${url} is not a URL`);
   const dir = fileURLToPath(url);
   try {
-    // Writers rename files into place; a name with a leading dot is a file that is still being written.
+    // Files are written under a name with a leading dot and then renamed, so such names belong to incomplete files.
     const names = readdirSync(dir).filter((name) => !name.startsWith('.'));
     return names.sort().map((name) => readFileSync(join(dir, name), 'utf8').trim());
   } catch (error) {
-    // The folder does not exist before the first replica is up, and a file may be removed between the two calls.
+    // The folder does not exist until the first replica has started, and a file may be removed after the folder was listed.
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
     const code = (error as NodeJS.ErrnoException).code === 'ENOTDIR' ? 'bad_request' : 'peer_unreachable';
     throw new FloeError(code, `${url} is not a readable folder`, {}, error);

@@ -1,7 +1,7 @@
 /**
- * Runs `callback` once when `signal` aborts, or immediately when it has already aborted. Returns a function that removes the
- * listener: call it when the work is done, because a signal keeps its listeners in memory for as long as it lives. Without a signal
- * nothing happens.
+ * Runs `callback` once when `signal` aborts, or immediately when it has already aborted; never when `signal` is undefined. Returns a
+ * function that removes the listener. Call that function when the work is done, because a signal keeps its listeners in memory for as long
+ * as it lives.
  */
 export function onAbort(signal: AbortSignal | undefined, callback: () => void): () => void {
   if (signal === undefined) return () => {};
@@ -14,7 +14,7 @@ export function onAbort(signal: AbortSignal | undefined, callback: () => void): 
 }
 
 /**
- * Settles as `promise` does, or rejects with the signal's reason as soon as it aborts. The work that `promise` waits for is not
+ * Settles as `promise` does, or rejects with the reason of `signal` as soon as that aborts. The work that `promise` waits for is not
  * stopped; its later result or rejection is ignored.
  */
 export function raceAbort<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
@@ -24,18 +24,18 @@ export function raceAbort<T>(promise: Promise<T>, signal: AbortSignal): Promise<
   });
 }
 
-/** A signal that one piece of work owns and that its parents can abort as well. */
+/** A signal for one piece of work, which the work's owner or one of the signal's parents can abort. */
 export type LinkedAbort = {
   readonly signal: AbortSignal;
-  /** Aborts the signal with `reason`; the parents are not affected. */
+  /** Aborts the signal with `reason`. Does not abort the parents. */
   abort(reason: unknown): void;
-  /** Removes the listeners from the parents and cancels the deadline. Call it when the work is done. */
+  /** Removes the listeners from the parents and cancels the deadline. To be called when the work is done. */
   release(): void;
 };
 
 /**
- * Creates a signal that aborts, with the same reason, when one of `parents` aborts. Unlike `AbortSignal.any` it removes its
- * listeners from parents that outlive the work.
+ * Creates a signal that aborts, with the same reason, when one of `parents` aborts. Unlike `AbortSignal.any`, it can remove its listeners
+ * from parents that outlive the work.
  */
 export function linkAbort(...parents: readonly (AbortSignal | undefined)[]): LinkedAbort {
   const controller = new AbortController();
@@ -54,12 +54,12 @@ export function linkAbort(...parents: readonly (AbortSignal | undefined)[]): Lin
   return { signal: controller.signal, abort: (reason) => controller.abort(reason), release };
 }
 
-/** The part of a `Clock` that sets deadlines. */
+/** The method of a `Clock` that sets deadlines. */
 type Timers = { schedule(delayMs: number, callback: () => void): () => void };
 
 /**
- * Creates a signal that aborts with the reason that `reason()` returns once `limitMs` milliseconds have passed on `clock`, or earlier
- * when one of `parents` aborts. `release` also cancels the deadline.
+ * Creates a signal that aborts after `limitMs` milliseconds on `clock`, with the reason that `reason()` returns, or earlier when one of
+ * `parents` aborts. `release` also cancels the deadline.
  */
 export function abortAfter(
   clock: Timers,

@@ -1,5 +1,5 @@
 /**
- * The JSON text of `value` with the keys of every object sorted, so that two values that differ only in the order of keys have the
+ * Returns the JSON text of `value` with the keys of every object sorted, so that two values that differ only in the order of keys have the
  * same text. Keys whose value is `undefined` are left out, as in `JSON.stringify`.
  */
 export function canonicalJson(value: unknown): string {

@@ -2,19 +2,19 @@ import { performance } from 'node:perf_hooks';
 import { onAbort } from './abort.ts';
 
 /**
- * The source of time, passed as an argument. `monotonicMs` is for durations and deadlines and never jumps; `nowMs` is the wall clock,
- * which is only displayed or stored. This file is the only one that may use timers and `Date`.
+ * The source of time, which is passed as an argument. `monotonicMs` never jumps and is for durations and deadlines. `nowMs` is the wall
+ * clock, which is only displayed or stored. This file is the only one that may use timers and `Date`.
  */
 export interface Clock {
-  /** Milliseconds since an arbitrary start. */
+  /** Returns the milliseconds since an arbitrary start. */
   monotonicMs(): number;
-  /** Unix time in milliseconds. */
+  /** Returns the Unix time in milliseconds. */
   nowMs(): number;
-  /** Calls `callback` once after `delayMs`. Returns a function that cancels the call. Does not keep the process alive. */
+  /** Calls `callback` once after `delayMs`. Returns a function that cancels the call. The pending call does not keep the process alive. */
   schedule(delayMs: number, callback: () => void): () => void;
 }
 
-/** The longest delay of a timer; Node fires timers with a longer one immediately. */
+/** Longest delay of a timer in milliseconds. Node fires a timer with a longer delay immediately. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export const systemClock: Clock = {
@@ -27,19 +27,20 @@ export const systemClock: Clock = {
   },
 };
 
-/** The wall clock's time in ISO 8601, UTC. */
+/** Returns the time of the wall clock in ISO 8601, UTC. */
 export function isoNow(clock: Clock): string {
   return new Date(clock.nowMs()).toISOString();
 }
 
 /**
- * Resolves after `delayMs`, or rejects with the signal's reason as soon as it aborts. On the system's clock it keeps the process
- * alive while it waits.
+ * Resolves after `delayMs`, or rejects with the reason of `signal` as soon as that aborts. With the system clock, the process stays alive
+ * during the wait.
  */
 export function sleep(clock: Clock, delayMs: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
-    // The system clock's timers are unref'd, but this one is awaited. Other clocks do not depend on the process's timers.
+    // Timers of the system clock do not keep the process alive, so an interval does that during the wait. Other clocks do not use Node's
+    // timers.
     const keepAlive = clock === systemClock ? setInterval(() => {}, MAX_TIMER_MS) : undefined;
     const release = onAbort(signal, () => {
       cancel();

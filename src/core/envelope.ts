@@ -4,16 +4,19 @@ import { FloeError } from './errors.ts';
 import { parseJson } from './parse.ts';
 
 /**
- * The wire form of a session's result between node and server: one line of JSON, then opaque parts. The server reads the line, stores
- * the parts as blobs and never parses a token array.
+ * Media type of an envelope: the wire form in which a node sends a session's result to the server. An envelope is one line of JSON,
+ * followed by opaque parts. The server reads the line and stores the parts as blobs; it never parses a token array.
  *
  *   {"header": …, "parts": [{"name": "trajectory", "bytes": 1234}, …]}\n<bytes><bytes>…
  */
 export const ENVELOPE_TYPE = 'application/x-floe-envelope';
 
-/** Token arrays: a 200-turn session of 128k tokens is about 10 MB of JSON. */
+/** Space for token arrays in an envelope, in bytes. A session of 200 turns and 128k tokens is about 10 MB of JSON. */
 const TOKEN_DATA_BYTES = 64 * MIB;
-/** Largest envelope that a server accepts, in bytes: the largest archive that a task may request plus its token data. */
+/**
+ * Largest envelope that a server accepts, in bytes: the largest archive of artifacts that a task may request plus
+ * {@link TOKEN_DATA_BYTES}.
+ */
 export const RESULT_LIMIT_BYTES = MAX_ARTIFACTS_MB * MIB + TOKEN_DATA_BYTES;
 
 export type Envelope = { readonly header: unknown; readonly parts: ReadonlyMap<string, Buffer> };
@@ -24,7 +27,7 @@ export function encodeEnvelope(envelope: Envelope): Buffer {
   return Buffer.concat([headLine(envelope), ...envelope.parts.values()]);
 }
 
-/** Length in bytes of what {@link encodeEnvelope} returns, computed without copying the parts. */
+/** Returns the length in bytes of the result of {@link encodeEnvelope} without copying the parts. */
 export function envelopeLength(envelope: Envelope): number {
   return [...envelope.parts.values()].reduce((sum, part) => sum + part.length, headLine(envelope).length);
 }
@@ -34,7 +37,10 @@ function headLine(envelope: Envelope): Buffer {
   return Buffer.from(`${JSON.stringify({ header: envelope.header, parts })}\n`);
 }
 
-/** Throws `malformed_json` unless the sizes of line and parts add up to exactly the body. The parts are views of `body`. */
+/**
+ * Decodes an envelope. The parts are views of `body`, not copies. Throws `malformed_json` when the header line is invalid or the sizes of
+ * line and parts do not add up to exactly the size of `body`.
+ */
 export function decodeEnvelope(body: Buffer): Envelope {
   const end = body.indexOf(NEWLINE);
   if (end < 0) throw new FloeError('malformed_json', 'envelope: no header line');

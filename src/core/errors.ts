@@ -1,6 +1,6 @@
 /**
- * Every error that floe throws deliberately: its HTTP status, whether repeating the same call can help, and what it means. docs/errors.md
- * is generated from this table.
+ * Every error code of floe: its HTTP status, whether repeating the same call can succeed, and its meaning. docs/errors.md is generated
+ * from this table.
  */
 export const ERROR_TABLE = {
   malformed_json: { status: 400, retryable: false, meaning: 'The body is not valid JSON, or is nested too deeply.' },
@@ -114,7 +114,7 @@ const BRAND = Symbol.for('floe.error');
 
 type ErrorDetails = Readonly<Record<string, unknown>>;
 
-/** The only error class of floe. `message` says what happened, to which object, and what to do next. */
+/** The only error class that floe throws deliberately. `message` states what happened, to which object, and what to do next. */
 export class FloeError extends Error {
   readonly code: ErrorCode;
   readonly details: ErrorDetails;
@@ -135,13 +135,13 @@ export class FloeError extends Error {
     return ERROR_TABLE[this.code].retryable;
   }
 
-  /** Also recognizes errors of another copy of the package, which `instanceof` does not. */
+  /** Whether a value is a FloeError. Unlike `instanceof`, this also recognizes errors of another copy of the package. */
   static is(value: unknown): value is FloeError {
     return typeof value === 'object' && value !== null && BRAND in value;
   }
 }
 
-/** Returns a thrown value as a FloeError. Any other value is wrapped in one of code `fallback`, as its cause. */
+/** Converts a thrown value to a FloeError. A value that is not one becomes the cause of a new error with the code `fallback`. */
 export function asFloeError(thrown: unknown, fallback: ErrorCode = 'internal'): FloeError {
   if (FloeError.is(thrown)) return thrown;
   const message = thrown instanceof Error ? thrown.message : String(thrown);

@@ -2,9 +2,9 @@ import { randomBytes } from 'node:crypto';
 import type { Clock } from './clock.ts';
 
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
-/** 48 bits of milliseconds in base 32. */
+/** Characters of an id that encode the time of its creation: 48 bits of milliseconds in base 32. */
 const TIME_DIGITS = 10;
-/** 80 random bits: no collision is expected among 10^9 ids of one millisecond. */
+/** Random characters of an id: 80 bits, with which no collision is expected among 10^9 ids of the same millisecond. */
 const RANDOM_DIGITS = 16;
 
 /** Creates an id such as `ses_01jd…`. Ids with the same prefix sort by the time of their creation. */
@@ -18,7 +18,7 @@ export function newId(prefix: string, clock: Clock): string {
   return `${prefix}_${time}${random}`;
 }
 
-/** Random bytes are drawn in bulk, because one draw costs 8 µs whatever its size and every model call needs an id. */
+/** Number of random bytes that are drawn together. One draw takes 8 µs whatever its size, and every model call needs an id. */
 const POOL_BYTES = 256 * RANDOM_DIGITS;
 let pool: Buffer = Buffer.alloc(0);
 let poolOffset = 0;
@@ -32,14 +32,16 @@ function nextRandomBytes(): Buffer {
   return pool.subarray(poolOffset - RANDOM_DIGITS, poolOffset);
 }
 
-/** Creates a session key: 256 random bits as 43 URL-safe characters. */
+/** Creates a session key of 256 random bits, as 43 URL-safe characters. */
 export function newSessionKey(): string {
   return randomBytes(32).toString('base64url');
 }
 
 const DEFAULT_PORTS: Readonly<Record<string, string>> = { 'http:': '80', 'https:': '443' };
 
-/** The default id of an engine: host, port and path of its URL in the characters that ids may have. */
+/**
+ * Returns the default id of an engine: host, port and path of its URL, with every character that ids may not have replaced by a hyphen.
+ */
 export function engineIdOf(baseUrl: string): string {
   const url = new URL(baseUrl);
   return `${url.hostname}-${url.port || DEFAULT_PORTS[url.protocol]}${url.pathname}`

@@ -9,18 +9,18 @@ import type {
 
 type OutcomeRow = OutcomePolicy & {
   readonly status: TerminalStatus;
-  /** The infrastructure failed: the session is retried, and the failure is never a reward of 0. */
+  /** Whether the session is retried after this outcome. True for failures of the infrastructure, which never become a reward of 0. */
   readonly retried: boolean;
-  /** Whether POSTRUN evaluates the attempt; otherwise the reward is `null`. */
+  /** Whether POSTRUN evaluates the attempt; when it does not, the reward is `null`. */
   readonly evaluated: boolean;
 };
 
-/** The changes that a task makes to the default policies. */
+/** The task's changes to the default policies of outcomes. */
 type OutcomeOverrides = TaskRequest['outcome_policy'];
 
 type UsabilityFields = Pick<SessionSummary, 'outcome' | 'policy' | 'trainable_tokens' | 'reward'>;
 
-/** Every reason why a session can end, with its status and default policy. The list is closed. */
+/** Every outcome of a session with its status and default policy. The list is closed. */
 export const OUTCOMES: Readonly<Record<Outcome, OutcomeRow>> = {
   completed: { status: 'COMPLETED', use: 'train', in_baseline: true, retried: false, evaluated: true },
   truncated_context: { status: 'COMPLETED', use: 'train', in_baseline: true, retried: false, evaluated: true },
@@ -35,7 +35,7 @@ export const OUTCOMES: Readonly<Record<Outcome, OutcomeRow>> = {
   no_completions: { status: 'ERROR', use: 'drop', in_baseline: false, retried: false, evaluated: false },
 };
 
-/** How an outcome is used in training: its default policy with the task's overrides. */
+/** Returns how samples with an outcome are used in training: the outcome's default policy, changed by the task's overrides. */
 export function policyOf(outcome: Outcome, overrides: OutcomeOverrides = {}): OutcomePolicy {
   const defaults = OUTCOMES[outcome];
   const override = overrides[outcome];
@@ -43,14 +43,14 @@ export function policyOf(outcome: Outcome, overrides: OutcomeOverrides = {}): Ou
 }
 
 /**
- * How many times a session is retried after this outcome. Infinity when only the task's `max_attempts`, which bounds all attempts together,
- * limits it.
+ * Returns how many times a session is retried after this outcome. Infinity when no limit applies but the task's `max_attempts`, which
+ * limits all attempts of a session together.
  */
 export function retriesAfter(outcome: Outcome, overrides: OutcomeOverrides): number {
   return overrides[outcome]?.retries ?? (OUTCOMES[outcome].retried ? Number.POSITIVE_INFINITY : 0);
 }
 
-/** Why a finished sample cannot be trained on; `null` when it can. */
+/** Returns the reason why a finished sample cannot be trained on; `null` when it can. */
 export function unusableReason(
   { outcome, policy, trainable_tokens: tokens, reward }: UsabilityFields,
   hasEvaluator: boolean,

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { FloeError } from './errors.ts';
 
 /**
- * The folder of floe's package.json: the nearest one above the module `moduleUrl`, whether that runs from `src/`, `dist/` or another
+ * Returns the folder of floe's package.json: the nearest one above the module `moduleUrl`, which may be in `src/`, `dist/` or another
  * build folder. Throws `setup_failed` when there is none.
  */
 export function packageRoot(moduleUrl: string = import.meta.url): string {
@@ -18,7 +18,7 @@ export function packageRoot(moduleUrl: string = import.meta.url): string {
   });
 }
 
-/** The name in the package.json of `folder`; `null` when there is none that can be read. */
+/** Returns the name in the package.json of `folder`; `null` when there is no such file that can be read. */
 function packageName(folder: string): unknown {
   try {
     const manifest: unknown = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'));
@@ -28,7 +28,7 @@ function packageName(folder: string): unknown {
   }
 }
 
-/** The build folder of each source folder, where its files are compiled to JavaScript. */
+/** Folder that contains the compiled JavaScript of each source folder. */
 const BUILD_FOLDERS: Readonly<Record<string, string>> = {
   src: 'dist',
   verify: '.build/verify',
@@ -36,8 +36,9 @@ const BUILD_FOLDERS: Readonly<Record<string, string>> = {
 };
 
 /**
- * Path of a compiled file of floe that runs as a process of its own; `relative` is its path from the module `importMetaUrl`. A caller
- * that runs as TypeScript, as in tests, gets the file in the build folder of its source folder, because Node 20 cannot run TypeScript.
+ * Returns the path of a compiled file of floe that is run as a separate process. `relative` is its path relative to the module
+ * `importMetaUrl`. When that module is TypeScript, as in tests, the path is in the build folder of its source folder, because Node 20
+ * cannot run TypeScript.
  */
 export function entryPath(importMetaUrl: string, relative: string): string {
   const path = fileURLToPath(new URL(relative, importMetaUrl));

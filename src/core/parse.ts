@@ -1,13 +1,16 @@
 import type { z } from 'zod';
 import { FloeError } from './errors.ts';
 
-/** No legitimate request nests deeper; JSON.stringify and structuredClone fail at about 100,000 levels. */
+/**
+ * Deepest nesting of JSON that is accepted. No legitimate request is nested deeper; JSON.stringify and structuredClone fail at about
+ * 100,000 levels.
+ */
 const MAX_DEPTH = 200;
 
 /**
  * Parses untrusted JSON. Throws `malformed_json` on a syntax error, invalid UTF-8 or nesting beyond {@link MAX_DEPTH}, and
- * `body_too_large` for more than `maxValues` values: a megabyte of plain text is parsed in one millisecond, but a megabyte of empty
- * objects and short keys takes fifty to a hundred.
+ * `body_too_large` when there are more than `maxValues` values. The number of values is limited because it decides the duration: a
+ * megabyte of plain text is parsed in one millisecond, but a megabyte of empty objects and short keys takes 50 to 100 ms.
  */
 export function parseJson(body: Buffer | string, maxValues = Number.POSITIVE_INFINITY): unknown {
   const text = typeof body === 'string' ? body : decodeUtf8(body);
@@ -30,8 +33,8 @@ function decodeUtf8(body: Buffer): string {
 }
 
 /**
- * Bounds depth and number of values before anything is built. Counts brackets and commas outside strings, because every value except
- * the first follows one of them.
+ * Throws when the nesting is too deep or there are too many values, before JSON.parse creates any object. Counts brackets and commas
+ * outside strings, because every value except the first follows one of these.
  */
 function checkStructure(text: string, maxValues: number): void {
   let depth = 0;
@@ -54,7 +57,7 @@ function checkStructure(text: string, maxValues: number): void {
   }
 }
 
-/** Index of the quote that closes the string that opens at `start`; the end of the text when none does. */
+/** Returns the index of the quote that closes the string that begins at `start`; the length of the text when no quote closes it. */
 function endOfString(text: string, start: number): number {
   let end = start;
   for (;;) {
@@ -67,8 +70,8 @@ function endOfString(text: string, start: number): number {
 }
 
 /**
- * Checks a value against a schema. Throws `schema_violation` with the path of every invalid field. `name` is what the message calls
- * the value, and `at` is the path of the value in the client's input, which the paths of its fields begin with.
+ * Checks a value against a schema and returns the parsed value. Throws `schema_violation` with the path of every invalid field. `name`
+ * names the value in the message. `at` is the path of the value in the client's input, with which the paths of its fields begin.
  */
 export function parseAs<T extends z.ZodType>(schema: T, value: unknown, name: string, at = ''): z.output<T> {
   const parsed = schema.safeParse(value);

@@ -3,16 +3,17 @@ import { link, readFile, rm, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { FloeError } from './errors.ts';
 
-/** Replaces a fact that this system does not provide. */
+/** Written to the lock instead of a value that this system does not provide, such as the boot id. */
 const UNKNOWN = 'unknown';
 
 /**
- * Creates the lock file `path`, which marks what it guards as used by this process, and returns the function that removes it. The lock
- * of a dead process is taken over. Throws `setup_failed` when a live process holds the lock, or a process of another host, whose
- * liveness cannot be checked from here; `name` is what the message calls the guarded thing.
+ * Creates the lock file `path`, which reserves a resource for this process, and returns a function that removes it. The lock of a dead
+ * process is taken over. Throws `setup_failed` when a live process holds the lock, or a process of another host, since this host cannot
+ * check whether that process is alive. `name` names the resource in the message.
  */
 export async function acquireLock(path: string, name: string): Promise<() => Promise<void>> {
-  // The file is linked into place with its content: a half-written lock would be mistaken for that of a dead process.
+  // The lock is written to another file and then linked to its path, because a half-written lock would look like the lock of a dead
+  // process.
   const own = `${path}.${process.pid}-${randomUUID()}`;
   const start = (await startTimeOf(process.pid)) ?? UNKNOWN;
   await writeFile(own, `${process.pid} ${start} ${await bootId()} ${hostname()}`, { mode: 0o600, flag: 'wx' });
@@ -33,7 +34,8 @@ async function linkLock(own: string, path: string, name: string): Promise<() => 
     }
     const holder = await readText(path);
     await assertHolderDead(holder, path, name);
-    // When two processes find the same dead holder, the second must not remove the lock that the first has created since.
+    // When two processes find the lock of the same dead process, the second must not remove the lock that the first has created in the
+    // meantime.
     const endTakeover = await acquireLock(`${path}.takeover`, name);
     try {
       if ((await readText(path)) === holder) await rm(path, { force: true });
@@ -43,7 +45,7 @@ async function linkLock(own: string, path: string, name: string): Promise<() => 
   }
 }
 
-/** The text of a file; empty when it cannot be read. */
+/** Returns the text of a file; an empty string when it cannot be read. */
 function readText(path: string): Promise<string> {
   return readFile(path, 'utf8').catch(() => '');
 }
@@ -66,14 +68,18 @@ async function assertHolderDead(holder: string, path: string, name: string): Pro
   }
 }
 
-/** Changes with each start of the machine; the same in all of its containers, whatever their host names. */
+/** Returns the id of the machine's current boot, which is the same in all of its containers, whatever their host names. */
 async function bootId(): Promise<string> {
   return (await readText('/proc/sys/kernel/random/boot_id')).trim() || UNKNOWN;
 }
 
-/** When a process started, so that a recycled pid is not mistaken for the holder; `null` when no such process exists. */
+/**
+ * Returns the time at which a process started, so that a process with a recycled pid is not mistaken for the holder of the lock; `null`
+ * when no such process exists.
+ */
 async function startTimeOf(pid: number): Promise<string | null> {
   const stat = await readText(`/proc/${pid}/stat`);
-  // Field 22 counted from 1. Field 2, the name, may contain spaces, so fields are counted from its closing bracket.
+  // The start time is field 22, counted from 1. The name in field 2 may contain spaces, so fields are counted from the parenthesis that
+  // closes it.
   return stat === '' ? null : (stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? '');
 }

@@ -1,9 +1,9 @@
 type Values<T extends readonly Promise<unknown>[]> = { [K in keyof T]: Awaited<T[K]> };
 
 /**
- * As `Promise.all`, but settles only after every promise has, so that nothing still runs in the background while the caller handles a
- * failure. Rejects with the reason of the first promise in list order that failed: after the first failing statement of a transaction
- * the database rejects all later ones, so only that reason is the cause.
+ * Waits for promises like `Promise.all`, but settles only when every promise has settled, so that no work continues in the background
+ * while the caller handles a failure. Rejects with the reason of the failed promise that is first in the list: after the first failed
+ * statement of a transaction the database rejects all later ones, so only that reason is the cause.
  */
 export async function settleAll<T extends readonly Promise<unknown>[]>(promises: readonly [...T]): Promise<Values<T>> {
   await Promise.allSettled(promises);
@@ -11,8 +11,8 @@ export async function settleAll<T extends readonly Promise<unknown>[]>(promises:
 }
 
 /**
- * Runs the steps from the last to the first and empties the list. A failing step does not keep the others from running; the first
- * failure is thrown after all of them.
+ * Runs cleanup steps from the last to the first and empties the list. All steps run even if some fail; the first failure is thrown
+ * afterwards.
  */
 export async function undoAll(steps: (() => Promise<unknown>)[]): Promise<void> {
   const failures: unknown[] = [];

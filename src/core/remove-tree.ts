@@ -2,8 +2,8 @@ import { chmod, lstat, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 
 /**
- * Removes a directory with everything below it, also folders that their owner may not write to, such as Go's module cache. Does
- * nothing when it does not exist. Call it when no process writes to the directory any more. Rejects as `fs.rm` does.
+ * Removes a directory and everything below it, including directories that their owner may not write to, such as Go's module cache. Does
+ * nothing when the directory does not exist. To be called when no process writes to the directory any more. Rejects as `fs.rm` does.
  */
 export async function removeTree(path: string): Promise<void> {
   const remove = (): Promise<void> => rm(path, { recursive: true, force: true, maxRetries: 3 });
@@ -17,7 +17,7 @@ export async function removeTree(path: string): Promise<void> {
   }
 }
 
-/** Gives the owner of every folder in the tree the right to remove its entries. Links are not followed. */
+/** Gives the owner of every directory in the tree the right to remove its entries. Links are not followed. */
 async function makeWritable(path: string): Promise<void> {
   const pending = [path];
   for (let dir = pending.pop(); dir !== undefined; dir = pending.pop()) {

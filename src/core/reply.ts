@@ -1,6 +1,6 @@
 /**
- * A piece of a reply in the order in which the policy writes it: first thinking, then text, then tool calls by ascending `index`. A
- * call begins with its id and name; any number of pieces of its argument text follow before the next call begins.
+ * A piece of a model's reply. Pieces arrive in the order in which the policy writes them: first thinking, then text, then tool calls by
+ * ascending `index`. A call begins with its id and name; any number of pieces of its argument text follow before the next call begins.
  */
 export type ReplyDelta =
   | { readonly kind: 'reasoning'; readonly text: string }
@@ -9,13 +9,13 @@ export type ReplyDelta =
   | { readonly kind: 'arguments'; readonly index: number; readonly text: string };
 
 /**
- * The experts of a mixture-of-experts model that each token was routed to; see `routedExpertsSchema`. `data` holds
- * rows * layers * experts numbers of `dtype`, little-endian, in C order.
+ * The experts of a mixture-of-experts model to which each token was routed; see `routedExpertsSchema`. `data` holds rows * layers *
+ * experts numbers of type `dtype`, little-endian, in C order.
  */
 export type RoutedExperts = {
   readonly dtype: 'uint8' | 'uint16' | 'int32';
   readonly shape: readonly [rows: number, layers: number, experts: number];
-  /** Position of the first row, counted over prompt and response. */
+  /** Token position of the first row, counted over prompt and response. */
   readonly start: number;
   readonly data: Buffer;
 };

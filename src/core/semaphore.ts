@@ -1,6 +1,6 @@
 import { onAbort } from './abort.ts';
 
-/** A counting semaphore that serves waiters in the order of their calls. */
+/** A counting semaphore that grants permits in the order of the calls. */
 export class Semaphore {
   readonly size: number;
   private held = 0;
@@ -24,8 +24,8 @@ export class Semaphore {
   }
 
   /**
-   * Resolves to the function that releases the permit; calling it twice is harmless. Rejects with the signal's reason when the signal
-   * aborts first, and then holds nothing.
+   * Waits for a permit. Resolves with a function that releases it; calling that twice has no effect. Rejects with the reason of `signal`
+   * when that aborts first; no permit is held then.
    */
   acquire(signal?: AbortSignal): Promise<() => void> {
     if (signal?.aborted) return Promise.reject(signal.reason);

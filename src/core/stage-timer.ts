@@ -3,8 +3,8 @@ import type { Clock } from './clock.ts';
 import { FloeError } from './errors.ts';
 
 /**
- * The time budget of one attempt. In `active` mode only the time between `resume` and `pause` counts, so that waiting in a queue or in
- * READY is free. In `wall` mode all time since construction counts.
+ * The time budget of one attempt. In `active` mode only the time between `resume` and `pause` counts, so the time that a session waits in
+ * a queue or in READY does not. In `wall` mode all time since the construction of the timer counts.
  */
 export class StageTimer {
   private readonly clock: Clock;
@@ -40,9 +40,9 @@ export class StageTimer {
   }
 
   /**
-   * Runs `work` while the timer counts. Its signal aborts with `deadline_exceeded` when the budget of the session or of the stage
-   * (`stageBudgetMs`; `null` when the stage has none) is used up, or with the reason of `parent` when that aborts. Settles as `work`
-   * does, which must react to the signal.
+   * Runs `work` while the timer counts. The signal for `work` aborts with `deadline_exceeded` when the budget of the session or of the
+   * stage (`stageBudgetMs`; `null` when the stage has none) is used up, or with the reason of `parent` when that aborts. Settles as `work`
+   * does, which must end when its signal aborts.
    */
   async run<T>(
     stage: string,

@@ -3,16 +3,19 @@ import { createSecureContext } from 'node:tls';
 import type { Clock } from './clock.ts';
 import { asFloeError, FloeError } from './errors.ts';
 
-/** Paths of PEM files: a certificate chain, its key, and the authorities that peer certificates are checked against. */
+/**
+ * Paths of PEM files: a certificate chain, its private key, and the authorities against which certificates of peers are checked (`null`
+ * when there is no such file).
+ */
 export type TlsFiles = { readonly cert: string; readonly key: string; readonly ca: string | null };
 
-/** The content of {@link TlsFiles}. */
+/** The content of the files of {@link TlsFiles}. */
 export type TlsMaterial = { readonly cert: Buffer; readonly key: Buffer; readonly ca?: Buffer };
 
-/** A renewed certificate is in use after this time. Checking often is cheap, because the files are few and small. */
+/** Interval at which the files are checked, so a renewed certificate is in use after this time. Each check is cheap. */
 const POLL_INTERVAL_MS = 5_000;
 
-/** Throws `setup_failed` when a file cannot be read (the message names it) or certificate and key do not match. */
+/** Reads the files. Throws `setup_failed` when one cannot be read (the message names it) or when certificate and key do not match. */
 export function readTls(files: TlsFiles): TlsMaterial {
   const material = {
     cert: readPem(files.cert),
@@ -33,7 +36,7 @@ export function readTls(files: TlsFiles): TlsMaterial {
   return material;
 }
 
-/** Throws `setup_failed`, naming the file, when it cannot be read. */
+/** Reads one file. Throws `setup_failed` when it cannot be read; the message names the file. */
 export function readPem(path: string): Buffer {
   try {
     return readFileSync(path);
@@ -43,9 +46,9 @@ export function readPem(path: string): Buffer {
 }
 
 /**
- * Calls `apply` with the new content whenever the files change; returns a function that stops that. Files that cannot be used, for
- * instance because only one of them has been replaced so far, are reported to `onProblem` once for each change and tried again at the
- * next check.
+ * Calls `apply` with the new content whenever the files change. Returns a function that stops the watching. When changed files cannot be
+ * used, for example because only one of them has been replaced so far, reports this to `onProblem` once per change and retries at the next
+ * check.
  */
 export function watchTls(
   files: TlsFiles,
@@ -75,7 +78,7 @@ export function watchTls(
   return () => cancelTimer();
 }
 
-/** Changes when a file is written, replaced, linked elsewhere or becomes inaccessible. */
+/** Returns a text that changes when a file is written, replaced, linked elsewhere or becomes inaccessible. */
 function fingerprint(files: TlsFiles): string {
   const paths = [files.cert, files.key, ...(files.ca === null ? [] : [files.ca])];
   return paths.map(fileState).join(' ');

@@ -1,11 +1,11 @@
 const MINUTE_MS = 60_000;
 
-/** An unused allowance accumulates for at most this long, so that no minute exceeds the limit by more than a sixtieth. */
+/** An unused allowance accumulates for at most this time, so that no minute exceeds the limit by more than a sixtieth. */
 const MAX_BURST_MS = 1_000;
 
 /**
- * A rate limit: an allowance that grows evenly over each minute. Times are milliseconds of one monotonic clock that the caller passes
- * with every call. A caller may take more than is available; later callers then wait until that debt is paid.
+ * A rate limit, whose allowance grows evenly over each minute. Times are milliseconds of one monotonic clock, which the caller passes with
+ * every call. A caller may take more than is available; later callers then wait until the negative amount is made up.
  */
 export class TokenBucket {
   private readonly perMs: number;
@@ -13,7 +13,7 @@ export class TokenBucket {
   private level: number;
   private asOfMs: number;
 
-  /** Throws RangeError unless `perMinute` is at least 1. */
+  /** Creates a full bucket. Throws RangeError unless `perMinute` is at least 1. */
   constructor(perMinute: number, nowMs: number) {
     if (!(perMinute >= 1)) throw new RangeError(`an allowance must be at least 1 a minute, not ${perMinute}`);
     this.perMs = perMinute / MINUTE_MS;
@@ -23,23 +23,24 @@ export class TokenBucket {
   }
 
   /**
-   * Milliseconds until `amount` may be taken, or until the bucket is full when `amount` exceeds its capacity; 0 when it may be taken now.
+   * Returns the milliseconds until `amount` may be taken, or until the bucket is full when `amount` exceeds its capacity; 0 when it may be
+   * taken now.
    */
   waitMs(amount: number, nowMs: number): number {
     this.grow(nowMs);
     const missing = Math.min(amount, this.capacity) - this.level;
     const waitMs = Math.max(0, this.asOfMs - nowMs);
-    // A shortage this small is only a rounding error.
+    // A smaller shortage is only a rounding error and counts as none.
     return missing <= 1e-9 ? waitMs : waitMs + missing / this.perMs;
   }
 
-  /** Takes `amount` even when less is available; a negative amount is returned to the bucket. */
+  /** Takes `amount` even when less is available. A negative amount is returned to the bucket. */
   take(amount: number, nowMs: number): void {
     this.grow(nowMs);
     this.level = Math.min(this.capacity, this.level - amount);
   }
 
-  /** Empties the bucket and lets it grow only from `untilMs` on. A debt remains. */
+  /** Empties the bucket and lets it grow only from `untilMs` on. A level below 0 stays as it is. */
   emptyUntil(untilMs: number, nowMs: number): void {
     this.grow(nowMs);
     this.level = Math.min(this.level, 0);

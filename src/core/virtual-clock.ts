@@ -2,15 +2,18 @@ import type { Clock } from './clock.ts';
 
 type Timer = { readonly dueMs: number; readonly order: number; callback: (() => void) | null };
 
-/** Cancelled timers stay in the heap until they are due, or until there are more than this many and more than live ones. */
+/**
+ * Most cancelled timers in the heap, unless there are as many live ones. When there are more, they are removed; until then, they stay in
+ * the heap until they are due.
+ */
 const MAX_CANCELLED = 64;
 
 /**
- * A clock for tests and simulation: time passes only when `advance` or `fireNext` is called, and timers fire in order of their due time.
+ * A clock for tests and simulations. Time passes only when `advance` or `fireNext` is called, and timers fire in order of their due time.
  */
 export class VirtualClock implements Clock {
   private currentMs: number;
-  /** A binary heap: the parent of timer `i` is at `(i - 1) >> 1` and is due no later. */
+  /** The timers as a binary heap: the parent of timer `i` is at `(i - 1) >> 1` and is due no later than timer `i`. */
   private timers: Timer[] = [];
   private cancelled = 0;
   private nextOrder = 0;
@@ -41,14 +44,17 @@ export class VirtualClock implements Clock {
     };
   }
 
-  /** Moves time forward by `byMs` milliseconds and fires the timers that become due, each at its time. */
+  /** Moves time forward by `byMs` milliseconds. Fires the timers that become due, each when the clock shows its due time. */
   advance(byMs: number): void {
     const targetMs = this.currentMs + byMs;
     while (this.fireNext(targetMs));
     this.currentMs = targetMs;
   }
 
-  /** Moves time to the next timer that is due by `untilMs` and fires it. Returns false, without moving time, when there is none. */
+  /**
+   * Moves time to the next timer that is due at `untilMs` or earlier, and fires it. Returns false, without moving time, when there is no
+   * such timer.
+   */
   fireNext(untilMs = Number.POSITIVE_INFINITY): boolean {
     for (let next = this.timers[0]; next !== undefined && next.dueMs <= untilMs; next = this.timers[0]) {
       this.removeFirst();
@@ -73,7 +79,7 @@ export class VirtualClock implements Clock {
   }
 
   private forgetCancelled(): void {
-    // A sorted array is a heap.
+    // Sorting restores the heap order, because a sorted array is a heap.
     this.timers = this.timers.filter((timer) => timer.callback !== null).sort((a, b) => (before(a, b) ? -1 : 1));
     this.cancelled = 0;
   }

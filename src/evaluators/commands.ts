@@ -3,15 +3,15 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { ExecResult } from '../runtimes/runtime.ts';
 
-/** The result of work with a time limit: its value, or that it exceeded the limit. */
+/** The result of work with a time limit: its value, or the fact that it exceeded the limit. */
 export type Timed<T> = { readonly timedOut: false; readonly value: T } | { readonly timedOut: true };
 
-/** The end of a command's output that is kept in the details of a reward, in characters. */
+/** Most characters of each output stream of a command, taken from its end, that are kept in the details of a reward. */
 const TAIL_CHARS = 2000;
 
 /**
- * Runs `work` with a signal that aborts after `limitMs` milliseconds or with `parent`. Exceeding the limit is a result and not an error,
- * because whether the agent or the task is to blame depends on the command. Rejects when `work` fails for any other reason.
+ * Runs `work` with a signal that aborts after `limitMs` milliseconds or when `parent` aborts. An exceeded limit is a result and not an
+ * error, because it depends on the command whether the agent or the task caused it. Rejects when `work` fails for any other reason.
  */
 export async function withinTime<T>(
   clock: Clock,
@@ -31,7 +31,7 @@ export async function withinTime<T>(
   }
 }
 
-/** How a command ended and the end of its output, for the details of a reward. */
+/** Describes how a command ended and what it printed last, for the details of a reward. */
 export function tailOf(result: ExecResult): Record<string, unknown> {
   return {
     exit_code: result.exitCode,

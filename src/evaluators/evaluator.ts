@@ -3,28 +3,28 @@ import type { EvaluatorSpec, TerminalStatus } from '../schema/index.ts';
 
 export type EvaluationContext = {
   readonly spec: EvaluatorSpec;
-  /** How the agent's run ended, before evaluation. */
+  /** Status with which the agent's run ended, before the evaluation. */
   readonly status: TerminalStatus;
-  /** The agent's runtime; all of its processes have ended. */
+  /** The runtime in which the agent ran. All of its processes have ended. */
   readonly runtime: Runtime;
-  /** A freshly prepared runtime when `spec.refresh_runtime` is set, else `null`. */
+  /** A second, newly prepared runtime when `spec.refresh_runtime` is set; `null` otherwise. */
   readonly freshRuntime: Runtime | null;
 };
 
-/** `reward` is `null` when it could not be computed, which is not the same as 0. */
+/** The result of an evaluator. `reward` is `null` when it could not be computed, which is not the same as 0. */
 export type Evaluation = { readonly reward: number | null; readonly details: Record<string, unknown> };
 
-/** A reward function. */
+/** A reward function, which scores the finished run of an agent. */
 export interface Evaluator {
   readonly name: string;
   /**
-   * Throws `schema_violation` for an invalid config. Called at submission, so that an invalid config is rejected before any work. When
-   * `spec` is given, the config is also checked against the rest of it.
+   * Throws `schema_violation` for an invalid config. Called at submission, so that an invalid config is rejected before any work is done.
+   * When `spec` is given, also checks that the config is consistent with the rest of the spec.
    */
   checkConfig(config: Readonly<Record<string, unknown>>, spec?: EvaluatorSpec): void;
   /**
-   * Called once for each attempt. Rejects with `schema_violation` for an invalid config, with `evaluator_failed` when the reward cannot be
-   * computed, or with the signal's reason.
+   * Computes the reward of an attempt; called once for each attempt. Rejects with `schema_violation` for an invalid config, with
+   * `evaluator_failed` when the reward cannot be computed, or with the reason of `signal`.
    */
   evaluate(context: EvaluationContext, signal: AbortSignal): Promise<Evaluation>;
 }

@@ -6,13 +6,16 @@ import type { Runtime } from '../runtimes/runtime.ts';
 import { tailOf, withinTime } from './commands.ts';
 import type { TestConfig } from './test-config.ts';
 
-/** Far larger than any legitimate patch, and small enough to hold in memory for every session in POSTRUN. */
+/** Largest patch in bytes: far larger than any legitimate patch, and small enough to hold in memory for every session in POSTRUN. */
 const MAX_PATCH_BYTES = 16 * MIB;
 
-/** Why the agent's work could not be carried over; each is a reward of 0. */
+/** Why the agent's changes could not be applied in the fresh runtime. Each of these is a reward of 0. */
 type PatchProblem = 'patch_failed' | 'patch_timeout' | 'patch_too_large' | 'patch_does_not_apply' | 'apply_timeout';
 
-/** `bytes` is the size of the patch; 0 when the agent changed no file. */
+/**
+ * Whether the agent's changes were applied in the fresh runtime. `bytes` is the size of the patch, which is 0 when the agent changed no
+ * file.
+ */
 type CarriedPatch =
   | { readonly applied: true; readonly bytes: number }
   | { readonly applied: false; readonly problem: PatchProblem; readonly details: Record<string, unknown> };
@@ -25,9 +28,9 @@ type PatchOptions = {
 };
 
 /**
- * Prints the agent's changes to the repository as a patch against the base commit: new files are included, ignored ones are not. The base
- * tree is tried after the base commit, because two prepared runtimes have equal trees in commits of different times. A separate index
- * keeps the agent's own index unchanged.
+ * Prints the agent's changes to the repository as a patch against the base commit, including new files but not ignored ones. When the base
+ * commit does not exist in the agent's repository, the base tree is used, because two prepared runtimes can have the same tree in commits
+ * of different times. A separate index file keeps the agent's own index unchanged.
  */
 const DEFAULT_PATCH_COMMAND = `
 set -e
@@ -43,7 +46,7 @@ git add -A .
 git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --no-textconv "$base"
 `;
 
-/** Removes excluded paths from the patch. Renames are turned off, so that every path is filtered by its own name. */
+/** Removes the excluded paths from the patch. Rename detection is off, so that every path is filtered by its own name. */
 const FILTER_COMMAND = `
 set -e
 GIT_INDEX_FILE="$FLOE_PATCH.index"
@@ -56,9 +59,9 @@ mv "$FLOE_PATCH.kept" "$FLOE_PATCH"
 `;
 
 /**
- * Carries the agent's work from its runtime to `fresh` and applies it there. Failures that the agent can cause in its own runtime (a
- * broken repository, a hanging or huge diff) are returned as a `problem`. Rejects with `evaluator_failed` when the fresh runtime, which the
- * agent never had access to, has no usable repository.
+ * Copies the agent's changes from its runtime to the runtime `fresh`, as a patch that is applied there. Failures that the agent can cause
+ * in its own runtime (a broken repository, a hanging or huge diff) are returned as a `problem`. Rejects with `evaluator_failed` when the
+ * fresh runtime, to which the agent had no access, has no usable repository.
  */
 export async function carryPatch(agent: Runtime, fresh: Runtime, options: PatchOptions): Promise<CarriedPatch> {
   const base = await readBase(fresh, options);
@@ -86,7 +89,7 @@ async function makePatch(agent: Runtime, base: Base, options: PatchOptions): Pro
   const path = newPatchPath(agent);
   const command = options.config.patch_command ?? DEFAULT_PATCH_COMMAND;
   const env = { FLOE_PATCH: path, FLOE_BASE_COMMIT: base.commit, FLOE_BASE_TREE: base.tree };
-  // The patch goes to a file, because a diff of a file in another encoding is not valid UTF-8.
+  // The patch is written to a file, because the diff of a file in another encoding is not valid UTF-8 and stdout is read as text.
   const made = await run(agent, `(\n${command}\n) > "$FLOE_PATCH"`, env, options).catch(asMissing);
   if (made === 'missing') return notApplied('patch_failed', { missing: repoOf(agent, options) });
   if (made.timedOut) return notApplied('patch_timeout', {});
@@ -133,7 +136,10 @@ function run(
   );
 }
 
-/** Turns a missing folder into a value: the caller decides whether the task (fresh runtime) or the agent caused it. */
+/**
+ * Returns `missing` for the error of a missing folder and rethrows any other. The caller decides whether the task (in the fresh runtime)
+ * or the agent caused it.
+ */
 function asMissing(thrown: unknown): 'missing' {
   if (FloeError.is(thrown) && thrown.code === 'workdir_missing') return 'missing';
   throw thrown;
@@ -143,7 +149,7 @@ function repoOf(runtime: Runtime, options: PatchOptions): string {
   return options.config.repo_dir ?? runtime.paths.workdir;
 }
 
-/** A random path, so that the agent cannot have created a link there. */
+/** Returns a random path for the patch, so that the agent cannot have created a link there. */
 function newPatchPath(runtime: Runtime): string {
   return `${runtime.paths.home}/floe-${randomBytes(12).toString('hex')}.patch`;
 }

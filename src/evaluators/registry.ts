@@ -8,13 +8,13 @@ import { testOnOutputEvaluator } from './test-on-output.ts';
 
 export type EvaluatorRegistry = {
   names(): string[];
-  /** Throws `unknown_evaluator`; the message lists all names. */
+  /** Returns an evaluator. Throws `unknown_evaluator` with a message that lists all names. */
   get(name: string): Evaluator;
-  /** Throws `unknown_evaluator` or `schema_violation`. Called at submission, before any work. */
+  /** Checks an evaluator's spec at submission, before any work is done. Throws `unknown_evaluator` or `schema_violation`. */
   check(spec: EvaluatorSpec): void;
 };
 
-/** All evaluators of floe; their time limits run on `clock`. */
+/** Creates the registry of all evaluators of floe, whose time limits are measured by `clock`. */
 export function evaluatorRegistry(clock: Clock = systemClock): EvaluatorRegistry {
   const evaluators = new Map(
     [sessionCompletedEvaluator, testOnOutputEvaluator(clock)].map((evaluator) => [evaluator.name, evaluator]),
@@ -34,7 +34,7 @@ export function evaluatorRegistry(clock: Clock = systemClock): EvaluatorRegistry
 
 const noConfigSchema = z.strictObject({});
 
-/** A reward of 1 when the agent's run ended as COMPLETED, else 0. It runs no command. */
+/** Evaluator that runs no command. The reward is 1 when the agent's run ended as COMPLETED, else 0. */
 const sessionCompletedEvaluator: Evaluator = {
   name: 'session_completed',
   checkConfig(config) {

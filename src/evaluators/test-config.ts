@@ -47,7 +47,7 @@ function parseText(text: string): unknown {
   }
 }
 
-/** Throws `schema_violation`; the message names the field. */
+/** Parses the configuration of the evaluator `test_on_output`. Throws `schema_violation` with a message that names the invalid field. */
 export function parseTestConfig(config: Readonly<Record<string, unknown>>): TestConfig {
   const { expected_output_json, ...rest } = parseAs(configSchema, config, 'evaluator.config', 'evaluator.config');
   const magic = rest.exclude_patterns.find((pattern) => pattern.startsWith(':'));

@@ -7,17 +7,16 @@ import { carryPatch } from './patch.ts';
 import { parseTestConfig, type TestConfig } from './test-config.ts';
 import { parseReport, type ReportedStatus } from './test-report.ts';
 
-/** At most this many differing test ids are listed in the details of a reward. */
+/** Most test ids with an unexpected status that the details of a reward list. */
 const MAX_LISTED = 50;
 
 /**
- * Runs a test command and compares the test ids that it reports with the expected ones. The reward is 1 when every expected test id has
- * its expected status, else 0. With a fresh runtime the agent's work is carried over as a patch; otherwise the tests run in the agent's own
- * runtime.
- *
- * A failure that the agent can cause (a patch that does not apply, tests that hang or report nothing) is a reward of 0. If it were no
- * reward, an agent could avoid a bad reward by breaking the tests. `evaluator_failed` is only for failures that the agent cannot have
- * caused: no repository in the fresh runtime, or a test command that hangs or reports nothing there although the patch is empty.
+ * Creates the evaluator `test_on_output`, which runs a test command and compares the status of each test id that it reports with the
+ * expected one. The reward is 1 when every expected test id has its expected status, else 0. With a fresh runtime, the agent's changes are
+ * applied there as a patch; otherwise the tests run in the agent's own runtime. A failure that the agent can cause (a patch that does not
+ * apply, tests that hang or report nothing) is a reward of 0. If such a failure gave no reward, an agent could avoid a bad reward by
+ * breaking the tests. `evaluator_failed` is only for failures that the agent cannot have caused: there is no repository in the fresh
+ * runtime, or the test command hangs or reports nothing there although the patch is empty.
  */
 export function testOnOutputEvaluator(clock: Clock): Evaluator {
   return {
@@ -38,13 +37,16 @@ export function testOnOutputEvaluator(clock: Clock): Evaluator {
   };
 }
 
-/** Rejects exclude patterns when there is no patch that they could apply to, instead of silently ignoring them. */
+/** Throws when exclude patterns are set but no patch is made to which they could apply. Otherwise they would be ignored silently. */
 function checkExcludes(config: TestConfig, hasFreshRuntime: boolean): void {
   if (config.exclude_patterns.length === 0 || hasFreshRuntime) return;
   throw new FloeError('schema_violation', 'evaluator.config: exclude_patterns needs evaluator.refresh_runtime');
 }
 
-/** `patchBytes` is the size of the applied patch; `null` when the tests run in the agent's own runtime. */
+/**
+ * Runs the test command and grades its report. `patchBytes` is the size of the applied patch; `null` when the tests run in the agent's own
+ * runtime.
+ */
 async function gradeTests(
   runtime: Runtime,
   config: TestConfig,
@@ -71,7 +73,10 @@ async function gradeTests(
   return { reward: comparison.matched ? 1 : 0, details: { ...details, ...comparison.details } };
 }
 
-/** A reward of 0, except after an empty patch in a fresh runtime: only there the agent cannot have caused the failure. */
+/**
+ * Returns a reward of 0 for a failed test run. After an empty patch in a fresh runtime it throws instead, because the agent cannot have
+ * caused that failure.
+ */
 function failedTests(failure: string, patchBytes: number | null, details: Record<string, unknown>): Evaluation {
   if (patchBytes === 0) {
     throw new FloeError(
@@ -83,7 +88,10 @@ function failedTests(failure: string, patchBytes: number | null, details: Record
   return { reward: 0, details: { failure, ...details } };
 }
 
-/** Unexpected test ids are counted but do not change the reward, because an agent may add tests. */
+/**
+ * Compares the reported statuses with the expected ones. Unexpected test ids are counted but do not change the reward, because an agent
+ * may add tests.
+ */
 function compare(config: TestConfig, reported: ReadonlyMap<string, ReportedStatus>) {
   const differing = [...config.expected].filter(([testId, status]) => reported.get(testId) !== status);
   const unexpected = [...reported.keys()].filter((testId) => !config.expected.has(testId)).length;

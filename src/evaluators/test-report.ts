@@ -1,19 +1,23 @@
 /** The statuses that a test runner may report for a test id. */
 export type TestStatus = 'PASSED' | 'FAILED' | 'ERROR' | 'SKIPPED';
 
-/** `CONFLICTING`: reported with different statuses. It matches no expectation, so that a forged line cannot hide the real one. */
+/**
+ * Status of a test id in a report. `CONFLICTING` means that it was reported with different statuses. It equals no expected status, so that
+ * a forged line cannot replace the genuine one.
+ */
 export type ReportedStatus = TestStatus | 'CONFLICTING';
 
 const LINE = /^(PASSED|FAILED|ERROR|SKIPPED)[ \t]+(\S.*)$/;
-/** Terminal colours, which some runners print. */
+/** Matches the colour sequences for terminals that some test runners print. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: colour sequences begin with the escape character
 const COLOUR = /\u001b\[[0-9;]*m/g;
-/** Separates a test id from the reason of its failure. A test id may contain it as well. */
+/** Separates a test id from the reason of its failure. A test id may itself contain this text. */
 const REASON_SEPARATOR = ' - ';
 
 /**
- * Reads the test ids that a test command reported, from the lines `PASSED|FAILED|ERROR|SKIPPED <test id>` of its output. ` - <reason>`
- * may follow the test id. Where a test id itself contains that separator, the ids in `expected` decide where it ends.
+ * Reads the status of each test id from the output of a test command, which reports it in lines of the form `PASSED|FAILED|ERROR|SKIPPED
+ * <test id>`, optionally followed by ` - <reason>`. Where a test id itself contains this separator, the ids in `expected` decide where the
+ * id ends.
  */
 export function parseReport(output: string, expected: ReadonlySet<string>): Map<string, ReportedStatus> {
   const reported = new Map<string, ReportedStatus>();

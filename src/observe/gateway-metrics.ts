@@ -1,32 +1,41 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { SessionSummary } from '../schema/index.ts';
 
-/** From a stage of a few milliseconds (no-op harness) to one of hours (a long agent run). */
+/** Histogram buckets for stages: from milliseconds (a no-op harness) to hours (a long agent run). */
 const STAGE_SECONDS = [0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3600, 14_400];
-/** A session has one trace when its harness only appends, and more with sub-agents or rewritten histories. */
+/**
+ * Histogram buckets for the number of traces of a session. A session has one trace when its harness only appends to the conversation, and
+ * more with sub-agents or rewritten histories.
+ */
 const TRACE_COUNTS = [0, 1, 2, 3, 5, 10, 20, 50, 100];
-/** One version per session with a synchronous trainer; more when weights were updated while it ran. */
+/**
+ * Histogram buckets for the number of policy versions that sampled a session: one with a synchronous trainer, more when weights were
+ * updated while the session ran.
+ */
 const VERSION_COUNTS = [0, 1, 2, 3, 4, 6, 8, 16];
 
-/** From a stub engine's immediate reply to one of many thousand tokens. */
+/** Histogram buckets for model calls: from a stub engine's immediate reply to a reply of many thousand tokens. */
 const CALL_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900];
-/** The proxy adds a fraction of a millisecond unless a call waits or a prompt is rendered. */
+/**
+ * Histogram buckets for the time that the proxy adds to a model call: a fraction of a millisecond, unless the call waits or its prompt is
+ * rendered.
+ */
 const ADDED_SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30];
-/** A sync of a good disk takes tens of microseconds, of a failing one seconds. */
+/** Histogram buckets for disk syncs: tens of microseconds on a good disk, seconds on a failing one. */
 const SYNC_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5];
-/** A namespace starts in milliseconds; an image that must be fetched first takes minutes. */
+/** Histogram buckets for sandbox starts: a namespace starts in milliseconds, an image that must be fetched first in minutes. */
 const START_SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300];
 const MS_PER_SECOND = 1000;
 
-/** A model call that has ended. */
+/** A model call that has ended, as the proxy reports it. */
 type MeasuredCall = {
   readonly dialect: string;
-  /** `null` when no engine replied. */
+  /** Id of the engine that replied; `null` when none replied. */
   readonly engineId: string | null;
-  /** `ok`, or the code of the error that the call ended with. */
+  /** `ok`, or the error code with which the call ended. */
   readonly code: string;
   readonly totalMs: number;
-  /** Time of the engine call that replied; `null` when none did. */
+  /** Duration of the engine call that replied; `null` when no engine replied. */
   readonly engineMs: number | null;
 };
 
@@ -88,7 +97,7 @@ class CallMetrics {
     });
   }
 
-  /** Called for every model call, so it must stay cheap. */
+  /** Counts a model call. Called for every call, so it must be fast. */
   readonly recordCall = ({ dialect, engineId, code, totalMs, engineMs }: MeasuredCall): void => {
     const engine = engineId ?? 'none';
     this.requests.inc({ dialect, engine, code });
@@ -128,11 +137,14 @@ export type GatewayMetrics = {
   readonly damaged: Counter;
 };
 
-/** Labels that say where tokens come from. */
+/** Labels that name the source of tokens: the harness, its dialect and the engine. */
 type TokenSource = 'harness' | 'dialect' | 'engine';
 const TOKEN_SOURCE: readonly TokenSource[] = ['harness', 'dialect', 'engine'];
 
-/** A session's audit for one dialect and engine. `exact` counts tokens trained in the context that they were sampled in. */
+/**
+ * The token audit of a session for one dialect and engine. `exact` counts the tokens that are trained in the context in which they were
+ * sampled.
+ */
 type AuditTally = {
   readonly dialect: string;
   readonly engineId: string;
@@ -144,7 +156,10 @@ type AuditTally = {
   readonly drift: Readonly<Record<string, number>>;
 };
 
-/** Creates the gateway's metrics. Label values are bounded: they never hold the id of a session, a task or a key. */
+/**
+ * Creates the gateway's metrics. Label values never contain the id of a session, a task or a key, so that the number of series stays
+ * bounded.
+ */
 export function createGatewayMetrics(): GatewayMetrics {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });
@@ -240,7 +255,10 @@ export function createGatewayMetrics(): GatewayMetrics {
   };
 }
 
-/** Counts a delivered session. `tallies` holds its audit for each dialect and engine, `versions` how many policy versions sampled it. */
+/**
+ * Counts a delivered session. `tallies` is its token audit per dialect and engine, and `versions` the number of policy versions that
+ * sampled it.
+ */
 export function recordSession(
   metrics: GatewayMetrics,
   harness: string,

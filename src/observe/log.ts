@@ -2,7 +2,7 @@ import { type DestinationStream, type Logger, pino } from 'pino';
 
 export type { Logger };
 
-/** Names of fields that may hold a secret anywhere in floe. */
+/** Names of the log fields that may contain a secret anywhere in floe. */
 const SECRET_KEYS: ReadonlySet<string> = new Set([
   'token',
   'tokens',
@@ -14,34 +14,34 @@ const SECRET_KEYS: ReadonlySet<string> = new Set([
   'callback_secrets',
 ]);
 const CENSOR = '[redacted]';
-/** Deeper than any object that floe logs. */
+/** Deepest nesting of objects in which secrets are searched. floe logs no deeper object. */
 const MAX_DEPTH = 4;
 
 /**
- * Creates a logger that writes JSON lines to `destination`, by default stderr. Fields that could hold a secret are redacted by name;
- * prompt text is never logged.
+ * Creates a logger that writes JSON lines to `destination`, by default to stderr. Fields that could contain a secret are redacted,
+ * according to their name; prompt text is never logged.
  */
 export function createLogger(name: string, level: string, destination?: DestinationStream): Logger {
   return pino(
     {
       name,
       level,
-      // pino's own redaction tries every path on every line, which costs several times as much as writing the line.
+      // Used instead of pino's own redaction, which tries every path on every line and so costs several times as much as writing the line.
       formatters: { log: redacted },
       serializers: {
-        // Fields of child loggers pass only through these serializers; none of them is an object.
+        // Fields of child loggers pass only through these serializers, one for each secret name. None of these fields is an object.
         ...Object.fromEntries([...SECRET_KEYS].map((key) => [key, () => CENSOR])),
         err: (error: Error) => redacted(pino.stdSerializers.err(error)),
       },
     },
-    // Synchronous, so that the last lines before a crash are not lost.
+    // Writes synchronously, so that the last lines before a crash are not lost.
     destination ?? pino.destination({ fd: 2, sync: true }),
   );
 }
 
 export const silentLogger: Logger = pino({ level: 'silent' });
 
-/** Returns `fields` itself when it holds no secret, and otherwise a copy with secrets replaced. */
+/** Returns `fields` itself when it contains no secret; otherwise a copy in which the secrets are replaced. */
 function redacted<T extends object>(fields: T, depth = MAX_DEPTH): T {
   let copy: Record<string, unknown> | null = null;
   for (const [key, value] of Object.entries(fields)) {
@@ -54,7 +54,7 @@ function redacted<T extends object>(fields: T, depth = MAX_DEPTH): T {
 }
 
 function redactedValue(value: unknown, depth: number): unknown {
-  // Errors are serialized and redacted by their own serializer.
+  // An error is left as it is, because the serializer `err` redacts it.
   if (depth === 0 || typeof value !== 'object' || value === null || value instanceof Error) return value;
   return redacted(value, depth);
 }

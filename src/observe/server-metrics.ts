@@ -2,20 +2,20 @@ import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client';
 import { nodeState, type RolloutEvent, type RolloutStatus } from '../schema/index.ts';
 
 /**
- * At most this many trainers get a label value of their own; the rest are summed as `other`, so that trainer names cannot multiply series
- * without limit.
+ * Most trainers that have a label value of their own. All others are summed as `other`, so that trainer names cannot create an unlimited
+ * number of series.
  */
 const MAX_TRAINERS = 50;
 
-/** The part of a rollout server that its metrics are computed from. */
+/** The methods of a rollout server from which its metrics are computed. */
 type MeasuredServer = {
   status(): Promise<RolloutStatus>;
   subscribe(listener: (event: RolloutEvent) => void): () => void;
 };
 
 /**
- * The rollout server's metrics, computed from its status at each scrape. Label values are bounded: they never hold the id of a session or
- * task.
+ * The metrics of a rollout server, computed from its status at each scrape. Label values never contain the id of a session or task, so
+ * that the number of series stays bounded.
  */
 export class ServerMetrics {
   readonly registry = new Registry();
@@ -60,7 +60,7 @@ export class ServerMetrics {
     return this.registry.contentType;
   }
 
-  /** Computes the metrics from `server` from now on. */
+  /** Sets the server from which the metrics are computed from now on. */
   observe(server: MeasuredServer): void {
     this.server = server;
     server.subscribe((event) => {

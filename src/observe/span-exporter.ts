@@ -5,19 +5,25 @@ import { asFloeError } from '../core/errors.ts';
 import type { SpanAttributes, SpanKind } from '../core/tracing.ts';
 import type { Logger } from './log.ts';
 
-/** A collector handles few large requests best, but a person who opens a trace should not wait long for its last spans. */
+/**
+ * Longest time until a finished span is sent. A collector handles few large requests best, but a user who opens a trace should see its
+ * last spans soon.
+ */
 const EXPORT_INTERVAL_MS = 2_000;
 const BATCH_SPANS = 512;
-/** About 4 MB. When more spans wait the collector has been unreachable for long, and memory matters more than its spans. */
+/**
+ * Most spans that wait in memory, about 4 MB. When there are more, the collector has been unreachable for long, and further spans are
+ * dropped.
+ */
 const MAX_QUEUED_SPANS = 8_192;
-/** A closing process waits this long for its last batch. */
+/** Longest wait for the reply to an export. It also limits how long a closing process waits for its last batch. */
 const EXPORT_TIMEOUT_MS = 5_000;
 
-/** A span that has ended. Times are Unix milliseconds. */
+/** A span that has ended. Its times are Unix milliseconds. */
 export type FinishedSpan = {
   readonly traceId: string;
   readonly spanId: string;
-  /** `null` at the top of a trace. */
+  /** Id of the span above; `null` for a span at the top of its trace. */
   readonly parentSpanId: string | null;
   readonly name: string;
   readonly kind: SpanKind;
@@ -29,19 +35,19 @@ export type FinishedSpan = {
 };
 
 type SpanExporterOptions = {
-  /** The collector's whole address, path included. */
+  /** The full URL of the collector, path included. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
-  /** Attributes of the process that the spans come from. */
+  /** Attributes that describe the process that records the spans. */
   readonly resource: SpanAttributes;
   readonly clock: Clock;
   readonly log: Logger;
 };
 
 /**
- * Sends spans in batches to an OpenTelemetry collector. A batch that the collector rejects is sent once more with the next ones, as long
- * as the queue has capacity. Spans beyond that are dropped and counted, because sessions never wait for their traces. The reasons
- * not to use OpenTelemetry's SDK, with figures, are in docs/decisions/0017-spans-without-the-sdk.md.
+ * Sends spans in batches to an OpenTelemetry collector. A batch that the collector does not accept is sent once more with the next ones,
+ * as long as the queue has capacity. Spans beyond that are dropped and counted, because sessions never wait for their traces.
+ * docs/decisions/0017-spans-without-the-sdk.md explains why OpenTelemetry's SDK is not used.
  */
 export class SpanExporter {
   private readonly options: SpanExporterOptions;
@@ -57,7 +63,7 @@ export class SpanExporter {
     this.options = options;
   }
 
-  /** Spans that were given up. */
+  /** Number of spans that were dropped instead of being sent. */
   get droppedCount(): number {
     return this.dropped;
   }
@@ -72,7 +78,7 @@ export class SpanExporter {
     else this.cancelTimer ??= this.options.clock.schedule(EXPORT_INTERVAL_MS, () => this.send());
   }
 
-  /** Sends the queue once and accepts no more spans. */
+  /** Sends the queued spans once and accepts no more. */
   async close(): Promise<void> {
     this.closed = true;
     this.cancelTimer?.();
@@ -107,10 +113,10 @@ export class SpanExporter {
     }
   }
 
-  /** Logs when exports begin to fail and when they succeed once more, not every try. */
+  /** Logs when exports start to fail and when they succeed again, but not every failed export. */
   private logChange(problem: string | null): void {
     const { log } = this.options;
-    // The rest of the address may hold secrets.
+    // Only the origin is logged, because the rest of the URL may contain secrets.
     const url = new URL(this.options.url).origin;
     if (problem !== null && !this.failing) {
       log.warn({ url, error: problem }, 'the trace collector does not accept spans; they wait in memory');
@@ -127,7 +133,7 @@ export class SpanExporter {
     this.queue = [...batch.slice(0, capacity), ...this.queue];
   }
 
-  /** Returns why the collector did not accept the batch; `null` when it did. */
+  /** Sends one batch. Returns the reason why the collector did not accept it; `null` when it did. */
   private async post(batch: readonly FinishedSpan[]): Promise<string | null> {
     const { url, headers, resource, clock } = this.options;
     const limited = abortAfter(clock, EXPORT_TIMEOUT_MS, () => new Error(`no reply within ${EXPORT_TIMEOUT_MS} ms`));
@@ -148,14 +154,14 @@ export class SpanExporter {
   }
 }
 
-/** Values of OTLP's `SpanKind`. */
+/** Numbers of the values of OTLP's enumeration `SpanKind`. */
 const OTLP_KINDS = { internal: 1, client: 3 } as const;
-/** OTLP's `STATUS_CODE_ERROR`. */
+/** Number of OTLP's status `STATUS_CODE_ERROR`. */
 const OTLP_STATUS_ERROR = 2;
 
 const NANOS_PER_MS = 1_000_000n;
 
-/** An `ExportTraceServiceRequest` of OTLP 1.x in its JSON form. `resource` describes the process that the spans come from. */
+/** Returns an `ExportTraceServiceRequest` of OTLP 1.x in its JSON form. `resource` describes the process that recorded the spans. */
 function exportRequest(resource: SpanAttributes, spans: readonly FinishedSpan[]): object {
   return {
     resourceSpans: [
@@ -181,7 +187,10 @@ function otlpSpan(span: FinishedSpan): object {
   };
 }
 
-/** 64-bit integers are strings in OTLP's JSON, because a number above 2^53 would lose its last digits. */
+/**
+ * Converts milliseconds to nanoseconds as a string: OTLP's JSON writes 64-bit integers as strings, because a number above 2^53 would lose
+ * its last digits.
+ */
 function nanos(ms: number): string {
   const whole = Math.floor(ms);
   return String(BigInt(whole) * NANOS_PER_MS + BigInt(Math.floor((ms - whole) * Number(NANOS_PER_MS))));

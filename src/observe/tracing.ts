@@ -19,7 +19,7 @@ import { type FinishedSpan, SpanExporter } from './span-exporter.ts';
 
 type Tracing = {
   readonly tracer: Tracer;
-  /** Sends the spans that have ended. */
+  /** Sends the spans that have ended, and stops the export. */
   close(): Promise<void>;
 };
 
@@ -28,9 +28,9 @@ type Environment = Readonly<Record<string, string | undefined>>;
 const NO_TRACING: Tracing = { tracer: passThroughTracer, close: async () => {} };
 
 /**
- * Sets up tracing from OpenTelemetry's environment variables. With `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`
- * spans are sent to that collector; without, no span is recorded and traceparents are only passed through. `OTEL_SERVICE_NAME`
- * overrides `service`, the name of this process. Throws `setup_failed` for an invalid address or header.
+ * Sets up tracing from OpenTelemetry's environment variables. With `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`,
+ * spans are sent to that collector. Without these, no span is recorded and traceparents are only passed on. `OTEL_SERVICE_NAME` overrides
+ * `service`, the name of this process. Throws `setup_failed` for an invalid URL or header.
  */
 export function tracingFromEnvironment(
   environment: Environment,
@@ -48,7 +48,7 @@ export function tracingFromEnvironment(
   };
 }
 
-/** The address that spans are sent to; `null` when none is configured. */
+/** Returns the URL to which spans are sent; `null` when none is configured. */
 function collectorUrl(environment: Environment): string | null {
   for (const [name, path] of [
     ['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', ''],
@@ -65,7 +65,7 @@ function collectorUrl(environment: Environment): string | null {
   return null;
 }
 
-/** Parses comma-separated `name=value` pairs whose values are percent-encoded. */
+/** Parses the HTTP headers for the collector: comma-separated `name=value` pairs whose values are percent-encoded. */
 function collectorHeaders(environment: Environment): Record<string, string> {
   const name = 'OTEL_EXPORTER_OTLP_HEADERS';
   const entries = (environment[name] ?? '').split(',').filter((entry) => entry.trim() !== '');
@@ -73,7 +73,7 @@ function collectorHeaders(environment: Environment): Record<string, string> {
     entries.map((entry) => {
       const at = entry.indexOf('=');
       const key = entry.slice(0, at).trim().toLowerCase();
-      // The entry is not shown, because its value may be a secret.
+      // The error does not show the entry, because its value may be a secret.
       if (at < 1 || !/^[!#$%&'*+.^_`|~0-9a-z-]+$/.test(key)) {
         throw new FloeError('setup_failed', `${name}: every entry must be name=value`);
       }
@@ -93,10 +93,10 @@ function decodeValue(name: string, text: string): string {
 /** Receives every span that ends. Must not throw. */
 type SpanSink = (span: FinishedSpan) => void;
 
-/** An error message is cut to the length that a person reads in a list of spans. */
+/** Longest error message of a span, in characters. Longer ones are cut. */
 const MAX_ERROR_CHARS = 1_000;
 
-/** Records all spans except those of traces that their submitter marked as not sampled. */
+/** Creates a tracer that records all spans, except those of a trace that its submitter marked as not sampled. */
 export function recordingTracer(clock: Clock, sink: SpanSink): Tracer {
   return {
     start(name: string, { parent, id }: SpanOrigin, attributes: SpanAttributes, kind: SpanKind = 'internal'): Span {
@@ -127,7 +127,7 @@ class RecordedSpan implements Span {
   private attributes: SpanAttributes;
   private ended = false;
 
-  /** `nowMs` returns Unix time that does not jump within one tree of spans, even when the wall clock does. */
+  /** Starts a span. `nowMs` returns Unix time that does not jump within one tree of spans, even when the wall clock does. */
   constructor(nowMs: () => number, sink: SpanSink, names: SpanNames, attributes: SpanAttributes) {
     this.nowMs = nowMs;
     this.sink = sink;

@@ -1,6 +1,6 @@
 /**
  * `floe/plugins`: the types that authors of builders, evaluators, harnesses and runtimes need, and the function that defines a harness.
- * Everything here is what floe's own ones are made of.
+ * floe's own plug-ins are written with the same types.
  */
 export type { FloeError } from '../core/errors.ts';
 export type { SandboxFile } from '../core/sandbox.ts';

@@ -2,20 +2,21 @@ import { posix } from 'node:path';
 import { MIB } from '../core/bytes.ts';
 import type { ExecResult, Runtime } from './runtime.ts';
 
-/** Longest reason for missing artifacts. The agent controls its text, and it is stored in a database row. */
+/** Most characters of the reason why artifacts are missing. The agent controls its text, and it is stored in a database row. */
 const REASON_CHARS = 600;
-/** Highest exit code with which `tar` has packed what it could read although some files were unreadable. */
+/** Highest exit code of `tar` that means a warning: it has packed all that it could read, but some files were unreadable. */
 const MAX_TAR_WARNING_CODE = 2;
-/** The first bytes of every gzip stream. */
+/** The first two bytes of every gzip stream. */
 const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
-/** Size of empty input after gzip. An archive of one empty file is more than three times as large. */
+/** Size of an empty gzip stream in bytes. The archive of a single empty file is more than three times as large. */
 const EMPTY_GZIP_BYTES = 20;
 
 /**
- * Packs `artifacts`, `logs` and further paths of a folder into one compressed archive, and prints the archive's path and the result of
- * each step, one `word value` per line. It packs files, folders and links (as links) and opens nothing else. The names in the archive
- * come from a folder of links to the sources, which works with every `tar`; these links, whose names end in a slash, are not packed.
- * Other file systems are not entered. Arguments: the folder, the most bytes to write, paths below the folder.
+ * Packs the directories `artifacts` and `logs` and further paths of a folder into one compressed archive, and prints the archive's path
+ * and the result of each step, as one `word value` per output line. It packs files, directories and links (as links) and opens nothing
+ * else. Names in the archive come from a temporary folder of links to the sources, which works with every `tar`; these links, whose names
+ * end in a slash, are not packed. Other file systems are not entered. Arguments: the folder, the most bytes to write, paths below the
+ * folder.
  */
 const PACK_SCRIPT = `base=\${1%/}; limit=$2; shift 2
 cd "$base/" && stage=$(mktemp -d) || exit 1
@@ -54,23 +55,23 @@ echo "bytes $(wc -c <packed)"
 echo "archive $stage/packed"`;
 
 export type CollectRequest = {
-  /** Largest compressed archive. */
+  /** Most bytes of the compressed archive. */
   readonly maxBytes: number;
-  /** Paths in addition to the artifacts and the logs; relative ones are below the workdir. */
+  /** Paths to pack in addition to the artifacts and the logs. Relative paths are below the workdir. */
   readonly paths: readonly string[];
 };
 
 export type Collected = {
-  /** A tar archive, compressed with gzip, with names below `artifacts/`, `logs/` and `paths/`; `null` when there is none. */
+  /** The tar archive, compressed with gzip, with names below `artifacts/`, `logs/` and `paths/`; `null` when there is none. */
   readonly archive: Buffer | null;
-  /** Which files the archive lacks and why, or why there is none; `null` when it is complete. */
+  /** Which files the archive lacks and why, or why there is no archive; `null` when the archive is complete. */
   readonly omitted: string | null;
 };
 
 /**
  * Packs the artifacts, the logs and further paths of a sandbox into one archive; `null` when there are only empty folders. Rejects as
- * `exec` and `readFile` do. The agent controls the size of the tree, so only the signal bounds the time. The sandbox needs `tar`,
- * `gzip`, `find`, `head`, `mktemp`, `ln` and `wc`, and disk space for the archive.
+ * `exec` and `readFile` do. The agent controls the size of the file tree, so only the abort of `signal` bounds the time. The sandbox needs
+ * `tar`, `gzip`, `find`, `head`, `mktemp`, `ln` and `wc`, and disk space for the archive.
  */
 export async function collect(
   runtime: Runtime,
@@ -98,7 +99,10 @@ export async function collect(
   return { archive, omitted: notes.length === 0 ? null : notes.join('; ').slice(0, REASON_CHARS) };
 }
 
-/** The path relative to the folder, empty for the folder itself; `null` when it is not below the folder. */
+/**
+ * Returns the path of `given` relative to the folder `base`, an empty string for the folder itself; `null` when it is not below the
+ * folder.
+ */
 function pathBelow(base: string, workdir: string, given: string): string | null {
   const path = posix.relative(base, posix.resolve(workdir, given));
   return path === '..' || path.startsWith('../') ? null : path;
@@ -106,7 +110,7 @@ function pathBelow(base: string, workdir: string, given: string): string | null 
 
 type Report = ReadonlyMap<string, readonly string[]>;
 
-/** The values of each word that the script printed. */
+/** Reads the output of {@link PACK_SCRIPT}: returns the values that it printed for each word. */
 function parseReport(stdout: string): Report {
   const report = new Map<string, string[]>();
   for (const line of stdout.split('\n')) {
@@ -116,12 +120,12 @@ function parseReport(stdout: string): Report {
   return report;
 }
 
-/** The first value of a word as a number; NaN when the script ended before it printed one. */
+/** Returns the first value of a word as a number; NaN when the script ended before it printed that word. */
 function numberOf(report: Report, word: string): number {
   return Number.parseInt(report.get(word)?.[0] ?? '', 10);
 }
 
-/** Why there is no archive; `null` when there is one to read. */
+/** Returns the reason why there is no archive; `null` when there is one to read. */
 function packingProblem(ended: ExecResult, report: Report, maxBytes: number): string | null {
   const bytes = numberOf(report, 'bytes');
   const tar = numberOf(report, 'tar');
@@ -146,7 +150,7 @@ async function readArchive(
   return bytes?.subarray(0, GZIP_MAGIC.length).equals(GZIP_MAGIC) ? bytes : null;
 }
 
-/** The start of the error output, which names the affected files. Its end states only that there were errors. */
+/** Returns the start of the error output, which names the affected files. The end of tar's output states only that there were errors. */
 function firstErrors(stderr: string): string {
   return stderr.trim().slice(0, REASON_CHARS);
 }

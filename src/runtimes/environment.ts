@@ -3,12 +3,12 @@ import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FloeError } from '../core/errors.ts';
 
-/** Directories of the host's programs that build sandboxes. The gateway's own PATH is not trusted for this. */
+/** Directories in which floe looks up the host's programs that build sandboxes. The gateway's own PATH is not trusted for this. */
 export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 const SANDBOX_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-/** The environment of every command in a sandbox whose user has this home directory. */
+/** Returns the basic environment of the commands in a sandbox. `home` is the home directory of the sandbox's user. */
 export function baseEnvironment(home: string): Record<string, string> {
   return {
     PATH: SANDBOX_PATH,
@@ -21,7 +21,7 @@ export function baseEnvironment(home: string): Record<string, string> {
   };
 }
 
-/** Throws `schema_violation` for names and values that the kernel cannot pass to a process as environment. */
+/** Throws `schema_violation` for names and values that the kernel cannot pass to a process as environment variables. */
 export function checkEnvironment(env: Readonly<Record<string, string>>): void {
   for (const [name, value] of Object.entries(env)) {
     if (name === '' || name.includes('=') || name.includes('\0')) {
@@ -31,14 +31,17 @@ export function checkEnvironment(env: Readonly<Record<string, string>>): void {
   }
 }
 
-/** Throws `schema_violation` when a value contains a NUL, which ends a string for the kernel. `what` names the values in the message. */
+/**
+ * Throws `schema_violation` when a value contains a NUL character, with which the kernel ends a string. `what` names the values in the
+ * error message.
+ */
 export function refuseNul(what: string, values: Iterable<string>): void {
   for (const value of values) {
     if (value.includes('\0')) throw new FloeError('schema_violation', `${what} contains a NUL character`);
   }
 }
 
-/** The first of the named programs that is not installed in a directory of {@link HOST_PATH}; `null` when all are. */
+/** Returns the first of the named programs that is installed in no directory of {@link HOST_PATH}; `null` when all are installed. */
 export async function missingProgram(names: readonly string[]): Promise<string | null> {
   for (const name of names) {
     const found = await Promise.all(HOST_PATH.split(':').map((dir) => isExecutable(join(dir, name))));

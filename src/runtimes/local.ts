@@ -24,16 +24,16 @@ import { argvOf, execResult, type SandboxParts, SandboxRuntime, TOOL_OUTPUT_BYTE
 import type { Spawner, SpawnLimits, SpawnRequest, SpawnResult } from './spawn/spawner.ts';
 import { DEFAULT_FILE_MODE, EXTRACT_SCRIPT, PACK_SCRIPT } from './transfer.ts';
 
-/** Unit of RLIMIT_FSIZE in every shell. */
+/** Unit in which every shell's `ulimit -f` counts the largest file size (RLIMIT_FSIZE), in bytes. */
 const ULIMIT_BLOCK_BYTES = 512;
-/** Environment variable that marks the processes of a command, so that those that leave its process group are found. */
+/** Name of the environment variable that marks the processes of a command, so that processes that leave its process group can be found. */
 const MARK = 'FLOE_COMMAND_MARK';
-/** Directories that are created for each session. */
+/** Names of the directories that are created for each session. */
 const SESSION_DIRS = ['work', 'home', 'tmp', 'artifacts', 'logs'];
 
 /**
- * Joins a control group if that is allowed (no process leaves one by forking), sets the limits that every system has and becomes
- * the command, through `setpriv` where util-linux is installed, so that the command dies with its parent. Arguments: the group's
+ * Joins a control group if that is allowed (a process cannot leave it by forking), sets the limits that every system supports, and
+ * replaces itself by the command. Where util-linux is installed, `setpriv` makes the command die with its parent. Arguments: the group's
  * directory or an empty string, largest file in blocks or an empty string, the command.
  */
 const EXEC_SCRIPT = `[ -z "$1" ] || { echo 0 >"$1/cgroup.procs"; } 2>/dev/null || :
@@ -43,10 +43,10 @@ shift 2
 if command -v setpriv >/dev/null 2>&1; then exec setpriv --pdeathsig KILL -- /bin/sh -c 'exec "$@"' sh "$@"; fi
 exec "$@"`;
 
-/** A command and the largest file that it may write, in units of {@link ULIMIT_BLOCK_BYTES}; an empty string for no limit. */
+/** A command, and the largest file that it may write in units of {@link ULIMIT_BLOCK_BYTES}; an empty string when there is no limit. */
 type LocalCommand = Omit<SpawnRequest, 'marker' | 'onOutput'> & { readonly fileBlocks: string };
 
-/** Limits of the tools that floe itself runs in a session. */
+/** No limits, for the tools that floe itself runs in a session. */
 const NO_LIMITS: SpawnLimits = { memoryBytes: Number.POSITIVE_INFINITY, taskCount: Number.POSITIVE_INFINITY };
 
 export type LocalOptions = {
@@ -54,13 +54,13 @@ export type LocalOptions = {
   readonly clock: Clock;
   readonly stateDir: string;
   readonly owner: Owner;
-  /** Resolves with `null` when this process may not create control groups. */
+  /** Resolves with the control groups of this process; `null` when it may not create any. */
   readonly cgroups: () => Promise<Cgroups | null>;
 };
 
 /**
- * Runs sessions as plain processes of the gateway's user, each in its own directory, without isolation: an agent can read and
- * change whatever that user can. For trusted agents and tasks.
+ * Back end without isolation: runs sessions as plain processes of the gateway's user, each in a directory of its own. An agent can read
+ * and change everything that this user can, so agents and tasks must be trusted.
  */
 export class LocalProvider implements RuntimeProvider {
   readonly backend = 'local';
@@ -103,7 +103,7 @@ export class LocalProvider implements RuntimeProvider {
 }
 
 export type LocalParts = SandboxParts & {
-  /** Random, so that another session cannot guess the mark of this one's commands. */
+  /** Random text in the mark of the sandbox's commands, so that another session cannot guess the mark. */
   readonly token: string;
 };
 
@@ -112,7 +112,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
   readonly isolation = 'none';
   readonly paths: RuntimePaths;
   readonly proxyOrigin: string;
-  /** True once a spawn helper died while it ran a command of this sandbox; processes of that command may still be alive. */
+  /** Whether a spawn helper has died while it ran a command of this sandbox. Processes of that command may then still be alive. */
   private helperDied = false;
   private nextCommand = 0;
 
@@ -164,7 +164,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
       const path = resolve(this.paths.workdir, file.path);
       await this.refuseOutside(path);
       await mkdir(dirname(path), { recursive: true });
-      // An existing link is replaced, never written through.
+      // An existing link at the path is removed first, so that the file is not written through it.
       await rm(path, { force: true });
       const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
       await this.withFile(path, flags, async (handle) => {
@@ -249,7 +249,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
     });
   }
 
-  /** Throws `runtime_failed` when the path, after all links are resolved, is not below the session's directory. */
+  /** Throws `runtime_failed` when the path, with all links resolved, is not below the session's directory. */
   private async refuseOutside(path: string): Promise<void> {
     const root = await realpath(this.parts.dir);
     let existing = path;

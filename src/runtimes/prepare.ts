@@ -7,20 +7,20 @@ import type { PrepareAction } from '../schema/index.ts';
 import type { ExecResult, Runtime } from './runtime.ts';
 
 export type PrepareOptions = {
-  /** Host directories below which upload sources must be; when empty, no uploads are allowed. */
+  /** Host directories from which files may be uploaded. When it is empty, no uploads are allowed. */
   readonly uploadRoots: readonly string[];
   readonly clock?: Clock | undefined;
 };
 
-/** Tail of a failed command's error output that goes into the error message. */
+/** Most characters of a failed command's error output, taken from its end, that the error message quotes. */
 const STDERR_CHARS = 2_000;
-/** Largest single file, since a file is sent in one piece. Larger ones belong into a directory, which is streamed. */
+/** Most bytes of a single uploaded file, since a file is sent in one piece. A directory is streamed, so it may contain larger files. */
 const MAX_UPLOAD_FILE_BYTES = 256 * MIB;
 
 /**
- * Runs the actions in order. Rejects with `prepare_failed` (details: `index`, `type`, `stderr`), with `source_forbidden` when an upload
- * source is not below an upload root after all links are resolved, with `runtime_failed` when the spawn helper died, or with the
- * signal's reason.
+ * Runs the prepare actions in order. Rejects with `prepare_failed` (details: `index`, `type`, `stderr`), with `source_forbidden` when an
+ * upload source, with all links resolved, is not below an upload root, with `runtime_failed` when the spawn helper died, or with the
+ * reason of `signal`.
  */
 export async function runPrepare(
   runtime: Runtime,
@@ -34,7 +34,7 @@ export async function runPrepare(
     } catch (thrown) {
       signal.throwIfAborted();
       const error = asFloeError(thrown, 'runtime_failed');
-      // The death of the spawn helper is not the action's fault, so it keeps its code and the session is retried.
+      // The action did not cause the death of the spawn helper, so the error keeps its code, for which the session is retried.
       if (error.code === 'source_forbidden' || (error.code === 'runtime_failed' && error.details.helper === 'died')) {
         throw new FloeError(error.code, `prepare[${index}] (${action.type}): ${error.message}`, {
           ...error.details,
@@ -116,8 +116,8 @@ function commandFailure(result: ExecResult, attempts: number): FloeError {
 }
 
 /**
- * Resolves all links of a host path that a task names. Rejects with `source_forbidden` when the result is not below an upload root, and
- * with `prepare_failed` when the path is below one but does not exist.
+ * Resolves all links of a host path that a task names, and returns the real path. Rejects with `source_forbidden` when that is not below
+ * an upload root, and with `prepare_failed` when the path is below a root but does not exist.
  */
 export async function allowedSource(source: string, uploadRoots: readonly string[]): Promise<string> {
   const roots = await Promise.all(uploadRoots.map((root) => realpath(root).catch(() => null)));
@@ -126,7 +126,7 @@ export async function allowedSource(source: string, uploadRoots: readonly string
     (root) => root !== null && real !== null && (real === root || real.startsWith(below(root))),
   );
   if (real !== null && allowed) return real;
-  // The error for a path outside the upload roots must not reveal whether it exists.
+  // Only a path below an upload root is reported as missing: the error for any other path must not reveal whether it exists.
   const inside = uploadRoots.some((root) => source.startsWith(below(root)));
   if (real === null && inside) throw new FloeError('prepare_failed', `there is no ${source} on this node`);
   throw new FloeError('source_forbidden', `${source} is not below an upload root of this node`, { source });

@@ -11,15 +11,20 @@ import type { Spawner } from './spawn/spawner.ts';
 export type RuntimeProviderOptions = {
   readonly spawner: Spawner;
   readonly clock: Clock;
-  /** Parent of the sandboxes' directories. No other process may use it. */
+  /** Directory in which the sandboxes have their directories. No other process may use it. */
   readonly stateDir: string;
-  /** Whether tasks may request `network: host`; default: no. */
+  /** Whether tasks may request `network: host`; default: false. */
   readonly allowHostNetwork?: boolean | undefined;
-  /** The owner in the sandboxes' labels; default: a new random owner, whose leftover processes no later gateway ends. */
+  /**
+   * The owner in the labels of the sandboxes' processes. By default a new random owner, so that no later gateway ends processes that this
+   * one leaves behind.
+   */
   readonly owner?: Owner | undefined;
 };
 
-/** Every sandbox back end, whether or not it works on this host; its `probe` checks that. */
+/**
+ * Creates the providers of all sandbox back ends, including those that do not work on this host; the `probe` of a provider checks that.
+ */
 export function createRuntimeProviders(options: RuntimeProviderOptions): Map<RuntimeBackend, RuntimeProvider> {
   const { spawner, clock, stateDir, allowHostNetwork = false } = options;
   const owner = options.owner ?? { id: randomBytes(8).toString('hex'), instance: String(process.pid) };

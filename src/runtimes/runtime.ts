@@ -2,93 +2,103 @@ import type { SandboxFile } from '../core/sandbox.ts';
 import type { RuntimeBackend, RuntimeSpec } from '../schema/index.ts';
 
 export type ExecRequest = {
-  /** Text is run by `/bin/sh -c`, a list as a program and its arguments. */
+  /** The command. A string is run by `/bin/sh -c`; a list consists of a program and its arguments. */
   readonly command: string | readonly string[];
-  /** Sandbox path to run in; default: the workdir. */
+  /** Working directory of the command, as a path in the sandbox; default: the workdir. */
   readonly cwd?: string | undefined;
   readonly env?: Readonly<Record<string, string>> | undefined;
   readonly stdin?: Buffer | string | undefined;
-  /** Whether the command can reach the session's proxy at {@link Runtime.proxyOrigin}; default: no. */
+  /** Whether the command can reach the session's proxy at {@link Runtime.proxyOrigin}; default: false. */
   readonly withProxy?: boolean | undefined;
 };
 
 export type ExecResult = {
-  /** `null` when a signal ended the command. */
+  /** Exit code of the command; `null` when a signal ended it. */
   readonly exitCode: number | null;
-  /** Name of the signal that ended the command, such as `SIGTERM`; `null` when it exited. */
+  /** Name of the signal that ended the command, such as `SIGTERM`; `null` when the command exited. */
   readonly signal: string | null;
   readonly stdout: string;
   readonly stderr: string;
-  /** Bytes of output beyond `max_output_mb`, which are dropped. */
+  /** Number of bytes of output beyond `max_output_mb`, which were dropped. */
   readonly droppedBytes: number;
-  /** The exceeded limit that ended the command; `null` when no limit did. */
+  /** The limit whose excess ended the command; `null` when no limit was exceeded. */
   readonly killedBy: 'memory' | 'processes' | null;
   readonly wallMs: number;
 };
 
-/** Sandbox paths. */
+/** Paths in the sandbox of the directories that floe uses. */
 export type RuntimePaths = {
   readonly workdir: string;
-  /** Home directory of the sandbox's user, outside the workdir. Harnesses keep their configuration there. */
+  /** Home directory of the sandbox's user. It is outside the workdir, and harnesses keep their configuration there. */
   readonly home: string;
-  /** Directory whose content is collected after the run. */
+  /** Directory whose content is collected as artifacts after the run. */
   readonly artifacts: string;
-  /** Directory of log files, also collected after the run. */
+  /** Directory of log files, which are also collected after the run. */
   readonly logs: string;
 };
 
-/** One running sandbox. */
+/** One running sandbox, in which commands can be run. */
 export interface Runtime {
   readonly backend: RuntimeBackend;
   readonly isolation: 'sandboxed' | 'none';
   readonly paths: RuntimePaths;
-  /** `http://host:port` at which a command that runs with `withProxy` reaches the session's proxy. */
+  /** Origin (`http://host:port`) at which a command that runs with `withProxy` reaches the session's proxy. */
   readonly proxyOrigin: string;
   /**
-   * Runs a command until it ends. When `signal` aborts, every process of the command is killed and the promise rejects with the
-   * signal's reason. Otherwise rejects with `workdir_missing` when `cwd` does not exist, `schema_violation` for an environment or
-   * arguments that no process can have, or `runtime_failed`; a non-zero exit code is a result. No process of the command outlives
-   * the promise.
+   * Runs a command until it ends. A non-zero exit code is a result, not an error. When `signal` aborts, every process of the command is
+   * killed and the promise rejects with the reason of `signal`. Otherwise rejects with `workdir_missing` when `cwd` does not exist,
+   * `schema_violation` for an environment or arguments that no process can have, or `runtime_failed`. When the promise settles, no process
+   * of the command is left.
    */
   exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult>;
-  /** Writes files as the sandbox's user and creates their parent directories. Never follows a link out of the sandbox. */
+  /** Writes files as the sandbox's user and creates their parent directories. Never follows a link that leads out of the sandbox. */
   writeFiles(files: readonly SandboxFile[], signal: AbortSignal): Promise<void>;
-  /** Copies the files, directories and links of a host directory into a sandbox directory. Links stay links. */
+  /** Copies the files, directories and links of a host directory into a directory of the sandbox. Links are copied as links. */
   uploadDir(hostDir: string, target: string, signal: AbortSignal): Promise<void>;
-  /** Content of a regular file; `null` when the path is none. Rejects with `runtime_failed` beyond `maxBytes` bytes. */
+  /**
+   * Reads a regular file; `null` when the path is not a regular file. Rejects with `runtime_failed` when it has more than `maxBytes`
+   * bytes.
+   */
   readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null>;
-  /** Ends every process and removes every mount, directory and socket. May be called twice; never rejects. */
+  /** Ends every process of the sandbox and removes its mounts, directories and sockets. May be called twice; never rejects. */
   stop(): Promise<void>;
 }
 
 export type StartRequest = {
-  /** Name of the sandbox and of its directory, unique among the sandboxes of the node. */
+  /** Name of the sandbox and of its directory, which no other sandbox of the node has. */
   readonly name: string;
   readonly spec: RuntimeSpec;
-  /** The session's proxy: its Unix socket on the host, and its TCP origin for sandboxes on the host network; `null` without a proxy. */
+  /**
+   * Addresses of the session's proxy: its Unix socket on the host, and its TCP origin for sandboxes on the host network; `null` when no
+   * command uses the proxy.
+   */
   readonly proxy: { readonly socketPath: string; readonly tcpOrigin: string } | null;
-  /** Host directories mounted read-only at the given sandbox paths, such as harness installations. */
+  /** Host directories, such as harness installations, to mount read-only at the given paths in the sandbox. */
   readonly readOnlyMounts: readonly { readonly hostPath: string; readonly sandboxPath: string }[];
   /** Called when a command of the sandbox starts or ends, and at most once a second while it writes output. Must not throw. */
   readonly onActivity?: (() => void) | undefined;
-  /** Called when a command was killed before it ended. Must not throw. */
+  /** Called when a command was killed before it ended by itself. Must not throw. */
   readonly onKill?: ((reason: KillReason) => void) | undefined;
 };
 
-/** Why a command was killed: a limit that it exceeded, its deadline, or that the session was stopped. */
+/**
+ * Why a command was killed: `memory` and `processes` are limits that it exceeded, `deadline` is its time limit, and `stopped` means that
+ * its session was stopped.
+ */
 export type KillReason = 'memory' | 'processes' | 'deadline' | 'stopped';
 
-/** A sandbox back end. */
+/** A sandbox back end, which starts sandboxes of one kind. */
 export interface RuntimeProvider {
   readonly backend: RuntimeBackend;
-  /** Checks whether the back end works on this host; `null` when it does. The caller caches the result. */
+  /** Checks whether the back end works on this host. Resolves with the problem; `null` when it works. The caller caches the result. */
   probe(): Promise<RuntimeProblem | null>;
   /**
-   * Starts a sandbox. Rejects with `runtime_unavailable` when this host cannot run it, `runtime_failed`, `unsupported` or
-   * `schema_violation` for a spec that the back end cannot satisfy, or the signal's reason; then nothing is left of the sandbox.
+   * Starts a sandbox. Rejects with `runtime_unavailable` when this host cannot run it, with `runtime_failed`, with `unsupported` or
+   * `schema_violation` for a spec that the back end cannot satisfy, or with the reason of `signal`. When this rejects, no part of the
+   * sandbox is left.
    */
   start(request: StartRequest, signal: AbortSignal): Promise<Runtime>;
 }
 
-/** What prevents a back end from working on this host, and the command that helps. */
+/** Why a back end does not work on this host, and a command or hint that solves the problem. */
 export type RuntimeProblem = { readonly problem: string; readonly remedy: string };

@@ -8,27 +8,30 @@ import type { Owner } from './processes/owner.ts';
 import type { ExecRequest, ExecResult, Runtime, RuntimePaths, StartRequest } from './runtime.ts';
 import type { SpawnedProcess, Spawner, SpawnResult } from './spawn/spawner.ts';
 
-/** A killed process ends within milliseconds unless it hangs in the kernel, for example on an unreachable network file system. */
+/**
+ * Longest wait for a killed process to end. It normally ends within milliseconds, unless it hangs in the kernel, for example on an
+ * unreachable network file system.
+ */
 const KILL_WAIT_MS = 10_000;
 
-/** Output kept of a command that floe itself runs in a sandbox, such as `tar`. */
+/** Most bytes of output that are kept of a command that floe itself runs in a sandbox, such as `tar`. */
 export const TOOL_OUTPUT_BYTES = 64 * 1024;
 
-/** What a sandbox of any back end is made of. */
+/** The objects and settings that a sandbox of any back end needs. */
 export type SandboxParts = {
   readonly spawner: Spawner;
   readonly clock: Clock;
   readonly owner: Owner;
-  /** The sandbox's directory on the host, removed when it is stopped. */
+  /** The sandbox's directory on the host. It is removed when the sandbox is stopped. */
   readonly dir: string;
   readonly request: StartRequest;
-  /** `null` when this process may not create control groups; limits then rely on watching the processes alone. */
+  /** Creates control groups; `null` when this process may not create any. Limits are then enforced only by the process watch. */
   readonly cgroups: Cgroups | null;
 };
 
 /**
- * Base of all back ends: runs commands as child processes, kills them when their signal aborts or the sandbox is stopped, and
- * reports activity and kills to the callbacks of the start request.
+ * Base class of the sandboxes of all back ends. Runs commands as child processes, kills them when their signal aborts or the sandbox is
+ * stopped, and reports activity and kills to the callbacks of the start request.
  */
 export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> implements Runtime {
   abstract readonly backend: RuntimeBackend;
@@ -53,21 +56,21 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
     return this.stopping;
   }
 
-  /** Removes the sandbox once all of its commands have ended. Must not reject. */
+  /** Removes the sandbox's files and mounts. Called when all of its commands have ended. Must not reject. */
   protected abstract remove(): Promise<void>;
 
   protected get name(): string {
     return this.parts.request.name;
   }
 
-  /** Throws `runtime_failed` after {@link stop} was called. */
+  /** Throws `runtime_failed` when {@link stop} has been called. */
   protected refuseStopped(): void {
     if (this.stopping !== null) throw new FloeError('runtime_failed', `sandbox ${this.name} has been stopped`);
   }
 
   /**
-   * Runs `work`, which is one command, with a control group for it (`null` when none can be created), and reports its start, its
-   * end and why it was killed. The control group is removed when `work` has settled.
+   * Runs `work`, which runs one command, with a new control group (`null` when none can be created). Reports the command's start, its end
+   * and why it was killed to the callbacks of the start request. Removes the control group when `work` has settled.
    */
   protected async runCommand<T extends SpawnResult>(
     limits: CgroupLimits | null,
@@ -89,7 +92,9 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
     }
   }
 
-  /** Settles as `ending`, the end of `child`. Kills the child and rejects when `signal` aborts or the sandbox is stopped. */
+  /**
+   * Settles as `ending`, which settles when `child` has ended. Kills the child and rejects when `signal` aborts or the sandbox is stopped.
+   */
   protected async awaitEnd<T>(child: SpawnedProcess, ending: Promise<T>, signal: AbortSignal): Promise<T> {
     this.running.set(child, ending);
     if (this.stopping !== null) child.kill();
@@ -112,12 +117,12 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
   }
 }
 
-/** The argument list of a command; text is run by a shell. */
+/** Returns the argument list of a command. A string is run by a shell. */
 export function argvOf(command: ExecRequest['command']): readonly string[] {
   return typeof command === 'string' ? ['/bin/sh', '-c', command] : command;
 }
 
-/** The result of a command that ended as `ended` reports and took `wallMs`. */
+/** Returns the result of a command that took `wallMs` and ended as `ended` describes. */
 export function execResult(ended: SpawnResult, wallMs: number): ExecResult {
   return {
     exitCode: ended.exitCode,
@@ -131,8 +136,8 @@ export function execResult(ended: SpawnResult, wallMs: number): ExecResult {
 }
 
 /**
- * Settles as `ending`, the end of a command that is killed when `signal` aborts. Rejects with `runtime_failed` when the command
- * has not ended within {@link KILL_WAIT_MS} after that; its processes are then left to the janitor.
+ * Settles as `ending`, the end of a command that is killed when `signal` aborts. When the command has not ended {@link KILL_WAIT_MS} after
+ * the abort, rejects with `runtime_failed`; the janitor then ends its processes.
  */
 function endOrGiveUp<T>(ending: Promise<T>, signal: AbortSignal, clock: Clock, name: string): Promise<T> {
   return new Promise((resolve, reject) => {
@@ -151,7 +156,7 @@ function endOrGiveUp<T>(ending: Promise<T>, signal: AbortSignal, clock: Clock, n
   });
 }
 
-/** Calls `onKill` with the reason when a command was ended early: by a limit (`killedBy`) or because `signal` has aborted. */
+/** Calls `onKill` with the reason when a command was killed: by a limit (`killedBy`), or because `signal` has aborted. */
 export function reportKill(
   { onKill }: Pick<StartRequest, 'onKill'>,
   killedBy: ExecResult['killedBy'],

@@ -4,18 +4,21 @@ import type { SandboxFile } from '../core/sandbox.ts';
 
 export const DEFAULT_FILE_MODE = 0o644;
 
-/** Exit code of {@link READ_SCRIPT} for a path that is not a regular file. */
+/** Exit code with which {@link READ_SCRIPT} reports that the path is not a regular file. */
 export const NO_FILE = 44;
 
-/** Prints the first bytes of a regular file. Arguments: path, count. Never opens a FIFO or a device. */
+/** Prints the first bytes of a regular file. Never opens a FIFO or a device. Arguments: path, number of bytes. */
 export const READ_SCRIPT = `[ -f "$1" ] || exit ${NO_FILE}; exec head -c "$2" -- "$1"`;
 
-/** Unpacks a tar archive from stdin below a directory. An existing link at a target path is replaced, not followed. */
+/**
+ * Unpacks a tar archive from stdin into a directory. An existing link at a path of the archive is replaced, not followed. Argument: the
+ * directory.
+ */
 export const EXTRACT_SCRIPT = 'umask 022; mkdir -p -- "$1" && exec tar -x -p -o -f - -C "$1"';
 
 /**
- * Pipes the files, directories and links below a directory to a command as a tar archive; anything else there is left out.
- * Arguments: the directory, a file that receives the exit code if packing fails, the command.
+ * Packs the files, directories and links below a directory as a tar archive and pipes it to a command. Files of other kinds are left
+ * out. Arguments: the directory, a file that receives the exit code when packing fails, the command.
  */
 export const PACK_SCRIPT = `source=$1; report=$2; shift 2
 pack() {
@@ -25,8 +28,8 @@ pack() {
 { pack || echo "$?" >"$report"; } | "$@"`;
 
 /**
- * A tar archive of regular files, named by their path without the leading slash. Modes are kept, owners are not. Long and
- * non-ASCII names are in pax headers, which GNU tar and busybox tar read.
+ * Returns a tar archive of regular files, named by their path without the leading slash. File modes are kept, owners are not. Long and
+ * non-ASCII names are in pax headers, which GNU tar and busybox tar can read.
  */
 export function tarOf(files: readonly SandboxFile[], modifiedMs: number): Promise<Buffer> {
   const archive = pack();

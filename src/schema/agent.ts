@@ -5,7 +5,7 @@ import { environmentSchema } from './runtime.ts';
 
 const mcpName = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/, 'must be letters, digits, "_", "-"');
 
-/** A tool server for the harness. The harness starts `stdio` servers itself, inside the sandbox. */
+/** An MCP server whose tools the harness offers to the agent. The harness starts a `stdio` server itself, inside the sandbox. */
 export const mcpServerSchema = z.discriminatedUnion('transport', [
   z.strictObject({
     name: mcpName,
@@ -23,7 +23,10 @@ export const mcpServerSchema = z.discriminatedUnion('transport', [
 ]);
 export type McpServer = z.infer<typeof mcpServerSchema>;
 
-/** A folder of instructions that the harness may read: `SKILL.md`, which has a name and a description, and the files that it refers to. */
+/**
+ * A skill: a folder of instructions that the agent may read. It contains `SKILL.md`, which has a name and a description, and the files to
+ * which that refers.
+ */
 export const skillSchema = z.strictObject({
   name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,63}$/, 'must be lower-case letters, digits, "-"'),
   files: z

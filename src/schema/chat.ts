@@ -1,8 +1,8 @@
 import { z } from 'zod';
 
 /**
- * The canonical form of a chat: every dialect is translated to it, and engines are called with it. It is OpenAI's chat format with
- * `reasoning_content` for thinking, because both vLLM and SGLang accept that.
+ * These schemas are the canonical form of a chat. Requests of every dialect are translated to this form, and engines are called with it.
+ * It is OpenAI's chat format with `reasoning_content` for thinking, which both vLLM and SGLang accept.
  */
 
 export const contentPartSchema = z.discriminatedUnion('type', [
@@ -14,7 +14,7 @@ export type ContentPart = z.infer<typeof contentPartSchema>;
 export const contentSchema = z.union([z.string(), z.array(contentPartSchema)]);
 export type Content = z.infer<typeof contentSchema>;
 
-/** `arguments` is the JSON text as the policy sampled it. It is never parsed and re-serialized. */
+/** A tool call of the policy. `arguments` is the JSON text exactly as the policy sampled it; it is never parsed and re-serialized. */
 export const toolCallSchema = z.object({
   id: z.string(),
   type: z.literal('function'),
@@ -54,7 +54,7 @@ export const toolChoiceSchema = z.union([
 ]);
 export type ToolChoice = z.infer<typeof toolChoiceSchema>;
 
-/** The format that a reply's text must have. `schema` is a JSON Schema that is sent to the engine unchanged. */
+/** The format that the text of a reply must have. `schema` is a JSON Schema, which is sent to the engine unchanged. */
 export const responseFormatSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('json_object') }),
   z.object({

@@ -14,7 +14,7 @@ import { driftClassSchema, linkKindSchema, routedExpertsSchema, versionSpanSchem
 export const callKindSchema = z.enum(['main', 'subagent', 'compaction', 'title', 'routing', 'memory', 'probe']);
 export type CallKind = z.infer<typeof callKindSchema>;
 
-/** What stopped the reply: a token id or a stop string. */
+/** The token id or the stop string at which the engine ended the reply. */
 export const stopCauseSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('token'), id: z.int() }),
   z.object({ kind: z.literal('string'), text: z.string() }),
@@ -29,17 +29,20 @@ export const usageSchema = z.object({
 export type Usage = z.infer<typeof usageSchema>;
 
 /**
- * Why a prompt was rendered from messages instead of being spliced onto a recorded turn. `first`: the history has no assistant turn;
- * `chat_mode`: the engine renders the messages; `rewritten`: the policy did not sample the history; `tools`: it did, with other tools;
- * `thinking`: the template drops thinking at this point and the task lets it; `template`: no turn close was found in its rendering.
+ * Why a prompt was rendered from messages instead of being spliced onto a recorded turn. `first`: the history has no assistant turn.
+ * `chat_mode`: the engine renders the messages. `rewritten`: the policy did not sample the assistant turns of the history. `tools`: it
+ * sampled them, but with other tools. `thinking`: the template drops thinking at this point, and the task permits that. `template`: the
+ * tokens that close a turn were not found in the template's rendering.
  */
 export const renderReasonSchema = z.enum(['first', 'chat_mode', 'rewritten', 'tools', 'thinking', 'template']);
 export type RenderReason = z.infer<typeof renderReasonSchema>;
 
-/** How a call was prompted and what its log-probabilities mean. */
+/** How the prompt of a call was made and which distribution its log-probabilities belong to. */
 export const captureSchema = z.object({
   mode: captureModeSchema,
-  logprobs_mode: logprobsModeSchema.nullable().describe('null when there are no log-probabilities'),
+  logprobs_mode: logprobsModeSchema
+    .nullable()
+    .describe('distribution of the log-probabilities; null when there are none'),
   thinking_retention: thinkingRetentionSchema,
   spliced_onto: z
     .string()
@@ -47,13 +50,15 @@ export const captureSchema = z.object({
     .describe(
       'id of the completion whose recorded prompt and response ids the prompt begins with; null when it was rendered',
     ),
-  rendered_because: renderReasonSchema.nullable().describe('null when the prompt was spliced'),
+  rendered_because: renderReasonSchema
+    .nullable()
+    .describe('why the prompt was rendered from messages; null when it was spliced'),
 });
 export type Capture = z.infer<typeof captureSchema>;
 
 /**
- * The fields of a completion, in groups because they are written in this order. They are the one definition from which the type in
- * memory, the header of the journal's records and, in snake case, the API's record derive.
+ * The fields of a completion, in groups that are written in this order. The type in memory, the header of the journal's records and, with
+ * keys in snake case, the API's record are all derived from this definition.
  */
 export const completionFields = {
   names: {
@@ -91,7 +96,7 @@ type SnakeCase<Name extends string> = Name extends `${infer Head}${infer Tail}`
   ? `${Head extends Lowercase<Head> ? Head : `_${Lowercase<Head>}`}${SnakeCase<Tail>}`
   : Name;
 
-/** An object whose keys are in snake case instead of camel case. */
+/** The type of an object whose keys are in snake case instead of camel case. */
 type SnakeCased<Fields> = { [Name in keyof Fields & string as SnakeCase<Name>]: Fields[Name] };
 
 export function snakeCase(name: string): string {
@@ -103,25 +108,32 @@ function snakeCased<Fields extends z.ZodRawShape>(fields: Fields): SnakeCased<Fi
   return Object.fromEntries(renamed) as SnakeCased<Fields>;
 }
 
-/** One captured model call as the API returns it. Prompt ids and messages are deltas to an earlier completion, `base`. */
+/** One captured model call as the API returns it. Prompt ids and messages are stored as differences to an earlier completion, `base`. */
 export const completionRecordSchema = z.object({
   ...snakeCased(completionFields.names),
   timestamp: timestampSchema,
   ...snakeCased(completionFields.origin),
   request: z.object({
     base: z.string().nullable().describe('id of the completion whose first request messages this one repeats'),
-    keep: z.int().describe('how many messages of `base` are repeated'),
+    keep: z.int().describe('number of messages of `base` that are repeated'),
     messages: z.array(chatMessageSchema).describe('the messages after the repeated ones'),
-    tools: z.array(chatToolSchema).nullable().describe('null when they are the same as those of `base`'),
+    tools: z
+      .array(chatToolSchema)
+      .nullable()
+      .describe('tools of the request; null when they are the same as those of `base`'),
     ...snakeCased(completionFields.sampling),
   }),
   prompt: z.object({
     base: z.string().nullable(),
-    keep: z.int().describe('how many ids of prompt and response of `base` are repeated'),
+    keep: z.int().describe('number of ids of prompt and response of `base` that are repeated'),
     ids: z.array(z.int()),
   }),
   link: linkKindSchema,
-  drift: driftClassSchema.nullable().describe('null unless the link is `rerendered`'),
+  drift: driftClassSchema
+    .nullable()
+    .describe(
+      'why the previous assistant turn has other token ids than were sampled; null unless the link is `rerendered`',
+    ),
   capture: captureSchema,
   response_ids: z.array(z.int()),
   response_logprobs: z.array(z.number()),

@@ -1,46 +1,52 @@
 import { z } from 'zod';
 import { idSchema } from './identifiers.ts';
 
-/** `openai` is any OpenAI-compatible API, for evaluation and data generation; such engines return no token ids. */
+/**
+ * Kind of an inference server. `openai` is any OpenAI-compatible API, for evaluation and data generation: such an engine returns no token
+ * ids.
+ */
 export const engineKindSchema = z.enum(['vllm', 'sglang', 'llama_cpp', 'openai']);
 export type EngineKind = z.infer<typeof engineKindSchema>;
 
 /**
- * Which distribution log-probabilities belong to: the model's own (`raw`), or the one sampled from after temperature, top_p and so on
- * (`processed`).
+ * The distribution to which log-probabilities belong: the model's own (`raw`), or the one after temperature, top_p and so on, from which
+ * tokens are sampled (`processed`).
  */
 export const logprobsModeSchema = z.enum(['raw', 'processed']);
 export type LogprobsMode = z.infer<typeof logprobsModeSchema>;
 
-/** How a task wants its engines prompted. `auto` is `tokens` when every engine of the pool supports it, and `chat` otherwise. */
+/**
+ * How engines are prompted for a task: with token ids (`tokens`) or with messages (`chat`). `auto` is `tokens` when every engine of the
+ * pool supports it, and `chat` otherwise.
+ */
 export const engineModeSchema = z.enum(['auto', 'tokens', 'chat']);
 export type EngineMode = z.infer<typeof engineModeSchema>;
 
 /**
- * How a completion was captured. `tokens`: the engine was prompted with token ids; `chat`: the engine rendered messages and returned the
- * ids; `text`: the engine returned no ids, so the completion cannot be trained on.
+ * How a completion was captured. `tokens`: the engine was prompted with token ids. `chat`: the engine rendered messages and returned the
+ * ids. `text`: the engine returned no ids, so the completion cannot be trained on.
  */
 export const captureModeSchema = z.enum(['tokens', 'chat', 'text']);
 export type CaptureMode = z.infer<typeof captureModeSchema>;
 
 /**
- * Whether a prompt keeps the thinking of earlier turns. `template`: as the model's own template does; where that drops thinking, the
- * prompt is rendered from messages instead of being spliced. `tool_cycle`: kept until the next user message, then as the template does.
- * `all`: always kept.
+ * Whether a prompt keeps the thinking of earlier turns. `template`: as the model's own chat template does; where that drops thinking, the
+ * prompt is rendered from messages instead of being spliced. `tool_cycle`: thinking is kept until the next user message, then as the
+ * template does. `all`: thinking is always kept.
  */
 export const thinkingRetentionSchema = z.enum(['template', 'tool_cycle', 'all']);
 export type ThinkingRetention = z.infer<typeof thinkingRetentionSchema>;
 
-/** Rate limits of a provider. How many calls may run concurrently is the engine's `max_concurrency`. */
+/** Rate limits of a provider of engines. The number of concurrent calls is limited separately, by the engine's `max_concurrency`. */
 export const engineLimitsSchema = z.strictObject({
   requests_per_minute: z.int().min(1).nullable().default(null),
   tokens_per_minute: z.int().min(1).nullable().default(null).describe('tokens of prompts and replies together'),
 });
 export type EngineLimits = z.infer<typeof engineLimitsSchema>;
 
-/** An inference server that sessions may use. */
+/** An inference server that samples for sessions. */
 export const engineSpecSchema = z.strictObject({
-  engine_id: idSchema.optional().describe('default: derived from host, port and path of the URL'),
+  engine_id: idSchema.optional().describe('id of the engine; default: derived from host, port and path of the URL'),
   kind: engineKindSchema.default('vllm'),
   base_url: z
     .url({ protocol: /^https?$/ })
@@ -69,7 +75,7 @@ export const engineSpecSchema = z.strictObject({
     .min(1)
     .nullable()
     .default(null)
-    .describe('concurrent calls; further calls wait. null for no limit'),
+    .describe('most concurrent calls, further calls wait; null for no limit'),
   limits: engineLimitsSchema
     .nullable()
     .default(null)
@@ -82,7 +88,7 @@ export const engineSpecSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe(
-      'tool-call parser to use where calls are parsed separately from sampling; null: the one that the server reports',
+      'tool-call parser to use where calls are parsed separately from sampling; null for the one that the server reports',
     ),
   reasoning_parser: z
     .string()
@@ -96,7 +102,7 @@ export type EngineSpecInput = z.input<typeof engineSpecSchema>;
 
 const boundarySchema = z.enum(['kept', 'dropped', 'unknown']);
 
-/** Properties of an engine's chat template, learned by rendering a few messages when the engine was registered. */
+/** Properties of an engine's chat template. They are found by rendering a few messages when the engine is registered. */
 export const templateFactsSchema = z.object({
   close_ids: z
     .array(z.int())
@@ -111,7 +117,7 @@ export const templateFactsSchema = z.object({
 });
 export type TemplateFacts = z.infer<typeof templateFactsSchema>;
 
-/** What a server supports, probed when the engine was registered. */
+/** What an inference server supports, as probed when the engine was registered. */
 export const engineCapabilitiesSchema = z.object({
   token_ids: z.boolean().describe('whether replies carry token ids and log-probabilities'),
   token_input: z
@@ -123,7 +129,7 @@ export const engineCapabilitiesSchema = z.object({
   pause: z.boolean(),
   abort: z.boolean(),
   cache_salt: z.boolean(),
-  notes: z.array(z.string()).describe('findings of the probe, as sentences'),
+  notes: z.array(z.string()).describe('remarks of the probe for operators, as sentences'),
   template: templateFactsSchema,
 });
 export type EngineCapabilities = z.infer<typeof engineCapabilitiesSchema>;
@@ -136,7 +142,9 @@ export const engineInfoSchema = z.object({
   model: z.string(),
   server_version: z.string().nullable(),
   max_model_len: z.int().nullable(),
-  logprobs_mode: logprobsModeSchema.nullable().describe('null when the engine returns no log-probabilities'),
+  logprobs_mode: logprobsModeSchema
+    .nullable()
+    .describe('distribution of the log-probabilities; null when the engine returns none'),
   policy_version: z.string().nullable(),
   healthy: z.boolean(),
   streaming: z
@@ -147,27 +155,30 @@ export const engineInfoSchema = z.object({
   held_back_ms: z
     .number()
     .optional()
-    .describe('milliseconds until its rate limits admit the next call; absent when it has no limits'),
+    .describe("milliseconds until the engine's rate limits admit the next call; absent when it has no limits"),
   capabilities: engineCapabilitiesSchema,
 });
 export type EngineInfo = z.infer<typeof engineInfoSchema>;
 
-/** How a pool selects the engine for the next call of a session. */
+/** How a pool picks the engine for the next call of a session. */
 export const enginePolicySchema = z.enum(['least_in_flight', 'assignment_count', 'consistent_hash']);
 export type EnginePolicy = z.infer<typeof enginePolicySchema>;
 
-/** `prefer_local`: sessions use an engine on the node's own host while one has capacity. `none`: locality only breaks ties. */
+/**
+ * Whether sessions prefer engines on their node's own host. `prefer_local`: they use such an engine while one has free capacity. `none`:
+ * locality only decides between engines that are equally good.
+ */
 export const engineLocalitySchema = z.enum(['prefer_local', 'none']);
 export type EngineLocality = z.infer<typeof engineLocalitySchema>;
 
 /**
- * What a pause does to replies in progress. `keep`: they are frozen and continue after the resume. `abort`: they end, and after the resume
- * continue where the engine accepts token ids.
+ * What happens to replies that are being sampled when engines are paused. `keep`: they are frozen and continue after the resume. `abort`:
+ * they end, and after the resume they continue on engines that accept token ids.
  */
 export const pauseModeSchema = z.enum(['keep', 'abort']);
 export type PauseMode = z.infer<typeof pauseModeSchema>;
 
-/** The engines of a rollout service and their common state. `revision` increases with every change. */
+/** The engines of a rollout service and whether they are paused. `revision` increases with every change. */
 export const engineDirectorySchema = z.object({
   revision: z.int().min(0),
   engines: z.array(engineSpecSchema),
@@ -180,7 +191,7 @@ export const engineDirectorySchema = z.object({
 });
 export type EngineDirectory = z.infer<typeof engineDirectorySchema>;
 
-/** The `engine` field of a task. */
+/** The `engine` field of a task: which engines sample it and how. */
 export const taskEngineSchema = z.strictObject({
   pool: idSchema.default('default'),
   mode: engineModeSchema.default('auto'),
@@ -188,7 +199,7 @@ export const taskEngineSchema = z.strictObject({
 });
 export type TaskEngine = z.infer<typeof taskEngineSchema>;
 
-/** An engine as seen by one node. `pending`: the node has not applied the latest change yet. */
+/** The state of an engine on one node. `pending` means that the node has not yet applied the latest change. */
 export const engineOnNodeSchema = z.object({
   node_id: idSchema,
   state: z.enum(['ready', 'pending', 'failed']),
@@ -196,7 +207,7 @@ export const engineOnNodeSchema = z.object({
   info: engineInfoSchema.nullable(),
 });
 
-/** A row of `GET /engines`. */
+/** One engine in the reply of `GET /engines`. */
 export const engineViewSchema = z.object({
   engine_id: idSchema,
   source: z.enum(['registered', 'node']).describe('node: configured on the node itself; registered: through the API'),
@@ -213,10 +224,10 @@ export const enginesStatusSchema = engineDirectorySchema.omit({ engines: true })
 });
 export type EnginesStatus = z.infer<typeof enginesStatusSchema>;
 
-/** The progress of a change: the nodes in `done` have applied it, those in `pending` have not yet. */
+/** The progress of a change of engines. The nodes in `done` have applied the change, the nodes in `pending` have not yet. */
 export const engineChangeSchema = z.object({
   revision: z.int(),
-  engine_ids: z.array(idSchema).describe('engines that were added or removed; all engines for other changes'),
+  engine_ids: z.array(idSchema).describe('engines that were added or removed; after any other change, all engines'),
   done: z.array(idSchema),
   pending: z.array(idSchema).describe('healthy nodes that did not apply the change within the wait'),
   problems: z.array(z.object({ node_id: idSchema, engine_id: z.string(), message: z.string() })),
@@ -232,7 +243,7 @@ export const pauseRequestSchema = z.strictObject({
 /** The body of `POST /engines/version`. */
 export const versionRequestSchema = z.strictObject({ version: z.string().min(1).max(256) });
 
-/** The body of `POST /add_llm_server`, compatible with ProRL Agent. */
+/** The body of `POST /add_llm_server`, which is compatible with ProRL Agent. */
 export const addServerSchema = z.object({
   address: z.string().min(1).max(2048).describe('host:port or URL, with or without /v1'),
 });

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 
-/** The body of every error reply of the control API. docs/errors.md lists the codes. */
+/** The body of every error reply of the control API. docs/errors.md lists the error codes. */
 export const errorReplySchema = z.object({
   error: z.object({
     code: z.string(),

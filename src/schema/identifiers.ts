@@ -1,8 +1,8 @@
 import { z } from 'zod';
 
 /**
- * Ids that clients choose become parts of file names and URLs, so they are restricted to a safe alphabet: 1 to 128 letters, digits,
- * `.`, `_` or `-`, starting with a letter or digit.
+ * Id that a client may choose: 1 to 128 letters, digits, `.`, `_` or `-`, starting with a letter or digit. Only these safe characters are
+ * allowed, because ids become parts of file names and URLs.
  */
 export const idSchema = z
   .string()
@@ -17,7 +17,7 @@ export const timestampSchema = z.iso.datetime();
 /** A JSON object that floe stores and returns without interpreting it. */
 export const metadataSchema = z.record(z.string(), z.unknown());
 
-/** The largest value of an integer column in every supported database. */
+/** Largest value of an integer column in every supported database. */
 const MAX_COUNT = 2 ** 31 - 1;
 
 /** A count or an ordinal number, starting at 0. */

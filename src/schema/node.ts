@@ -4,18 +4,16 @@ import { countSchema, idSchema, timestampSchema } from './identifiers.ts';
 import { sessionStatusSchema } from './session.ts';
 import { taskRequestSchema } from './task.ts';
 
-/** The same limit as in a gateway's configuration. The sizes that a node registers bound how many sessions it may hold. */
+/** Largest size of a stage pool, as in a gateway's configuration. The registered sizes limit how many sessions the node may hold. */
 const MAX_POOL_SIZE = 10_000;
-/** Longest free text that a node may send about itself, in characters. */
+/** Longest text with which a node may explain why it accepts no sessions, in characters. */
 const MAX_REASON = 1_000;
 
 export const nodeRegistrationSchema = z.strictObject({
   node_id: idSchema,
   instance: idSchema
     .default('none')
-    .describe(
-      'changes with each process: the newest process of a node id takes over, and calls of an older one are rejected',
-    ),
+    .describe('id of the process: the newest process of a node id takes over, and calls of older ones are rejected'),
   host: z
     .string()
     .nullable()
@@ -30,7 +28,7 @@ export const nodeRegistrationSchema = z.strictObject({
 });
 export type NodeRegistration = z.infer<typeof nodeRegistrationSchema>;
 
-/** Number of sessions in each stage. `*_queue_depth` counts those that wait for a worker. */
+/** Number of a node's sessions in each stage. `*_queue_depth` counts the sessions that wait for a worker. */
 export const nodeStageMetricsSchema = z.strictObject({
   init_inflight: z.int().min(0),
   ready_depth: z.int().min(0),
@@ -49,7 +47,10 @@ export const sessionProgressSchema = z.strictObject({
 });
 export type SessionProgress = z.infer<typeof sessionProgressSchema>;
 
-/** Renews the leases of the listed sessions. With `wait_seconds` the server holds the reply until there is a session to stop. */
+/**
+ * The body of a heartbeat, which renews the leases of the listed sessions. With `wait_seconds`, the server holds the reply until there is
+ * a session to stop.
+ */
 export const heartbeatSchema = z.strictObject({
   instance: idSchema.default('none'),
   metrics: nodeStageMetricsSchema,
@@ -86,7 +87,7 @@ export const heartbeatReplySchema = z.object({
   engines: engineDirectorySchema
     .nullable()
     .default(null)
-    .describe('null when nothing changed since the revision that the node has received'),
+    .describe('the engine directory; null when it has not changed since the revision that the node has received'),
 });
 export type HeartbeatReply = z.infer<typeof heartbeatReplySchema>;
 
@@ -97,7 +98,10 @@ export const leaseRequestSchema = z.strictObject({
 });
 export type LeaseRequest = z.infer<typeof leaseRequestSchema>;
 
-/** A node's claim on one session for `lease_seconds`. A result with an older epoch is rejected. */
+/**
+ * A node's claim on one session for `lease_seconds`. The epoch increases with each lease of the session, and the server rejects a result
+ * with an older epoch.
+ */
 export const leaseSchema = z.object({
   session_id: idSchema,
   task_id: idSchema,
@@ -130,14 +134,14 @@ export const nodeInfoSchema = nodeRegistrationSchema.extend({
 });
 export type NodeInfo = z.infer<typeof nodeInfoSchema>;
 
-/** The state of a node in one word: `silent`, `draining`, `refusing` or `healthy`. */
+/** Returns the state of a node in one word: `silent`, `draining`, `refusing` or `healthy`. */
 export function nodeState(node: Pick<NodeInfo, 'healthy' | 'draining' | 'refuses'>): string {
   if (!node.healthy) return 'silent';
   if (node.draining) return 'draining';
   return node.refuses === null ? 'healthy' : 'refusing';
 }
 
-/** The server's acknowledgement of a result, sent once the result is on disk. */
+/** The server's acknowledgement of a result, which it sends once the result is durable on disk. */
 export const deliveryReplySchema = z.object({
   session_id: idSchema,
   duplicate: z.boolean().describe('whether the same result had already been delivered'),
@@ -146,7 +150,7 @@ export const deliveryReplySchema = z.object({
 });
 export type DeliveryReply = z.infer<typeof deliveryReplySchema>;
 
-/** The server's acknowledgement of a partial result, sent once it is on disk. */
+/** The server's acknowledgement of a partial result, which it sends once the partial result is durable on disk. */
 export const partialReplySchema = z.object({
   session_id: idSchema,
   duplicate: z.boolean().describe('whether this attempt had already delivered; the server keeps the first delivery'),

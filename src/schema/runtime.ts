@@ -1,11 +1,11 @@
 import { z } from 'zod';
 
-/** Linux limits each argument or variable of a program to 128 KiB, including the name, `=` and a NUL byte. */
+/** Longest value of an environment variable in bytes. Linux limits each variable to 128 KiB, including its name, `=` and a NUL byte. */
 const MAX_VARIABLE_BYTES = 128 * 1024 - 256;
 
 /**
- * Environment variables of a command. Invalid names and overlong values are rejected here, because otherwise the command would fail at its
- * start.
+ * Environment variables of a command. Invalid names and too long values are rejected at submission, because otherwise the command would
+ * fail when it is started.
  */
 export const environmentSchema = z.record(
   z.string().regex(/^[A-Za-z_][A-Za-z0-9_]{0,250}$/, 'must be the name of an environment variable'),
@@ -26,7 +26,7 @@ const retries = {
   retry_backoff_seconds: z.number().min(0).max(60).default(0.5),
 };
 
-/** One step of preparing a runtime. Targets are paths in the sandbox; relative paths are below the workdir. */
+/** One step of preparing a runtime. A `target` is a path in the sandbox; a relative path is below the workdir. */
 export const prepareActionSchema = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('write_file'),
@@ -54,7 +54,7 @@ export const prepareActionSchema = z.discriminatedUnion('type', [
 ]);
 export type PrepareAction = z.infer<typeof prepareActionSchema>;
 
-/** The sandbox that a session runs in. */
+/** The sandbox in which a session runs. */
 export const runtimeSpecSchema = z.strictObject({
   backend: runtimeBackendSchema.optional().describe("sandbox implementation; default: the node's setting"),
   image: z

@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { responseFormatSchema } from './chat.ts';
 
 /**
- * The sampling parameters that the task sets for the policy. All are sent to the engine explicitly, because engines otherwise take
- * defaults from the model's generation_config.json and harnesses send values of their own, for instance a temperature of 0.
+ * The sampling parameters that the task sets for the policy. All of them are sent to the engine explicitly: otherwise engines would take
+ * defaults from the model's generation_config.json, and harnesses send values of their own, for example a temperature of 0.
  */
 export const samplingSchema = z.strictObject({
   temperature: z.number().min(0).max(10).default(1),
@@ -22,8 +22,8 @@ export const samplingSchema = z.strictObject({
 export type Sampling = z.infer<typeof samplingSchema>;
 
 /**
- * The sampling parameters that a harness sent with one request, as recorded. {@link samplingSchema} overrides the numbers; `stop` and
- * `response_format` are forwarded to the engine, because the harness could not parse the reply without them.
+ * The sampling parameters that a harness sent with one request, as recorded. The numbers of {@link samplingSchema} replace its numbers;
+ * `stop` and `response_format` are forwarded to the engine, because the harness could not parse the reply without them.
  */
 export const requestedSamplingSchema = z.object({
   temperature: z.number().optional(),

@@ -36,13 +36,13 @@ export type Outcome = z.infer<typeof outcomeSchema>;
 
 export const outcomePolicySchema = z.object({
   use: z.enum(['train', 'mask', 'drop']),
-  in_baseline: z.boolean().describe("counts in the group's reward baseline"),
+  in_baseline: z.boolean().describe("whether the sample counts in the group's reward baseline"),
 });
 export type OutcomePolicy = z.infer<typeof outcomePolicySchema>;
 
 /**
- * Durations in milliseconds; null for a stage that the session never reached. Time in queues and in READY does not count against the
- * budget.
+ * Durations of a session in milliseconds; `null` for a stage that the session did not reach. Time in queues and in READY does not count
+ * against the time budget.
  */
 export const sessionTimingSchema = z.object({
   queued_ms: z.number().nullable(),
@@ -53,7 +53,7 @@ export const sessionTimingSchema = z.object({
   build_ms: z.number().nullable(),
   eval_ms: z.number().nullable(),
   postrun_ms: z.number().nullable(),
-  total_ms: z.number().describe('from lease to result'),
+  total_ms: z.number().describe('time from the lease to the result'),
 });
 export type SessionTiming = z.infer<typeof sessionTimingSchema>;
 
@@ -65,7 +65,7 @@ export const sessionErrorSchema = z.object({
 });
 export type SessionError = z.infer<typeof sessionErrorSchema>;
 
-/** How the harness process ended, kept so that a failed run can be diagnosed later. */
+/** How the harness process ended, for the diagnosis of failed runs. */
 export const agentReportSchema = z.object({
   exit_code: z.int().nullable(),
   turns: countSchema.describe('model calls that received a reply'),
@@ -75,7 +75,9 @@ export const agentReportSchema = z.object({
 });
 export type AgentReport = z.infer<typeof agentReportSchema>;
 
-/** The archive of the files that the agent left. A session has none (`null`) when there were no files or the task keeps none. */
+/**
+ * Describes the archive of the files that the agent left. It is `null` for a session without such files and for a task that keeps none.
+ */
 export const artifactsReportSchema = z.object({
   bytes: z.int().min(0).describe('size of the archive; 0 when there is no archive'),
   omitted: z
@@ -85,14 +87,14 @@ export const artifactsReportSchema = z.object({
 });
 export type ArtifactsReport = z.infer<typeof artifactsReportSchema>;
 
-/** Why a finished sample cannot be trained on: its outcome, or what it lacks. */
+/** Why a finished sample cannot be trained on: its outcome, a missing reward, or missing tokens. */
 export const unusableReasonSchema = z.union([outcomeSchema, z.enum(['no_reward', 'no_tokens'])]);
 export type UnusableReason = z.infer<typeof unusableReasonSchema>;
 
-/** Sums of rewards up to this size stay well within the range of a double. */
+/** Largest magnitude of a reward. Sums of such rewards stay well within the range of a double. */
 const MAX_REWARD = 1e15;
 
-/** A finished session without its token data: small enough for database rows, lists and logs. */
+/** A finished session without its token data. It is small enough for database rows, lists and logs. */
 export const sessionSummarySchema = z.object({
   session_id: idSchema,
   task_id: idSchema,
@@ -107,7 +109,7 @@ export const sessionSummarySchema = z.object({
     .min(-MAX_REWARD)
     .max(MAX_REWARD)
     .nullable()
-    .describe('null when it could not be computed, which is not the same as 0'),
+    .describe('reward of the sample; null when it could not be computed, which is not the same as 0'),
   reward_details: metadataSchema,
   trace_count: countSchema,
   trainable_tokens: countSchema,
@@ -145,7 +147,9 @@ export const sessionViewSchema = z.object({
   sampled_tokens: z.int(),
   created_at: timestampSchema,
   updated_at: timestampSchema,
-  summary: sessionSummarySchema.nullable().describe('null until the session is in a terminal state'),
+  summary: sessionSummarySchema
+    .nullable()
+    .describe('summary of the result; null until the session is in a terminal state'),
 });
 export type SessionView = z.infer<typeof sessionViewSchema>;
 

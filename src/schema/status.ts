@@ -4,19 +4,21 @@ import { nodeInfoSchema } from './node.ts';
 import { sessionResultSchema, sessionStatusSchema, sessionSummarySchema, unusableReasonSchema } from './session.ts';
 import { taskStateSchema } from './task.ts';
 
-/** How many samples of a task a trainer can use, and why it cannot use the others. */
+/** Counts of a task's samples: how many a trainer can use, and why it cannot use the others. */
 export const groupReportSchema = z.object({
-  requested: z.int().describe('num_samples'),
-  usable: z.int().describe('ended with policy `train`, trainable tokens and, when the task has an evaluator, a reward'),
-  in_baseline: z.int().describe('ended and counted in the reward baseline'),
-  unusable: z.partialRecord(unusableReasonSchema, z.int()).describe('ended but not usable, by reason'),
-  open: z.int().describe('not ended yet'),
+  requested: z.int().describe('the `num_samples` of the task'),
+  usable: z
+    .int()
+    .describe('samples that ended with policy `train`, trainable tokens and, when the task has an evaluator, a reward'),
+  in_baseline: z.int().describe('samples that ended and count in the reward baseline'),
+  unusable: z.partialRecord(unusableReasonSchema, z.int()).describe('samples that ended but are not usable, by reason'),
+  open: z.int().describe('samples that have not ended yet'),
   refilled: z.int().describe('samples that were added to replace unusable ones'),
   early_stopped: z.boolean(),
 });
 export type GroupReport = z.infer<typeof groupReportSchema>;
 
-/** The reply of `GET /rollout/task/{id}`. It has token data only with `?results=full`. */
+/** The reply of `GET /rollout/task/{id}`. Results contain token data only with `?results=full`. */
 export const taskStatusSchema = z.object({
   task_id: idSchema,
   status: taskStateSchema,
@@ -27,7 +29,7 @@ export const taskStatusSchema = z.object({
 });
 export type TaskStatus = z.infer<typeof taskStatusSchema>;
 
-/** The body of a callback. */
+/** The body of a callback, which the server sends to a task's `callback_url`. */
 export const taskResultSchema = z.object({
   task_id: idSchema,
   status: taskStateSchema,
@@ -46,16 +48,16 @@ export const resultsPageSchema = z.object({
 });
 export type ResultsPage = z.infer<typeof resultsPageSchema>;
 
-/** Mean time of sessions in each stage, in milliseconds; null when no session has been measured. */
+/** Mean duration of each stage over sessions, in milliseconds; `null` when no session has been measured. */
 export const stageMeansSchema = z.object({
   samples: z.int(),
   init_ms: z.number().nullable(),
   running_ms: z.number().nullable(),
-  postrun_ms: z.number().nullable().describe('includes the evaluation'),
+  postrun_ms: z.number().nullable().describe('mean time of POSTRUN, including the evaluation'),
 });
 export type StageMeans = z.infer<typeof stageMeansSchema>;
 
-/** The reply of `GET /rollout/status`: running work, and every limit with its current value. */
+/** The reply of `GET /rollout/status`: the running work, and every limit with its current value. */
 export const rolloutStatusSchema = z.object({
   tasks: z.object({ running: z.int(), completed: z.int(), cancelled: z.int() }),
   sessions: z.record(sessionStatusSchema, z.int()),
@@ -81,7 +83,7 @@ export const rolloutStatusSchema = z.object({
   counters: z
     .record(z.string(), z.int())
     .describe('requests and results that limits and fences rejected since the server started'),
-  stages: stageMeansSchema.describe('over the results that this server received'),
+  stages: stageMeansSchema.describe('mean times of the results that this server process received'),
   hints: z
     .array(z.object({ node_id: idSchema, setting: z.string(), value: z.int(), suggested: z.int(), why: z.string() }))
     .describe(
@@ -94,7 +96,7 @@ export const rolloutStatusSchema = z.object({
 });
 export type RolloutStatus = z.infer<typeof rolloutStatusSchema>;
 
-/** One event of `GET /events`. */
+/** One event of the stream `GET /events`. */
 export const rolloutEventSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('task.created'), task_id: idSchema, total_sessions: z.int() }),
   z.object({

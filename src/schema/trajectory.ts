@@ -2,7 +2,10 @@ import { z } from 'zod';
 import { chatMessageSchema, chatToolSchema } from './chat.ts';
 import { metadataSchema } from './identifiers.ts';
 
-/** Positions `start` (inclusive) to `end` (exclusive) were sampled by policy version `version`; null when the engine did not report it. */
+/**
+ * The positions from `start` (inclusive) to `end` (exclusive) were sampled by policy version `version`; `null` when the engine did not
+ * report the version.
+ */
 export const versionSpanSchema = z.object({
   version: z.string().nullable(),
   start: z.int().min(0),
@@ -13,14 +16,14 @@ export type VersionSpan = z.infer<typeof versionSpanSchema>;
 export const linkKindSchema = z.enum(['exact', 'rerendered', 'fork', 'root']);
 export type LinkKind = z.infer<typeof linkKindSchema>;
 
-/** Why the assistant turn of a `rerendered` link has other token ids than were sampled. */
+/** Why the assistant turn of a `rerendered` completion has other token ids than were sampled. */
 export const driftClassSchema = z.enum(['retokenized', 'reserialized', 'reasoning_dropped', 'rewritten']);
 export type DriftClass = z.infer<typeof driftClassSchema>;
 
 /**
- * The experts of a mixture-of-experts model that each token was routed to. `shape` is [rows, layers, experts per token]; `data` holds the
- * rows in C order, little-endian, as base64. The first row is that of position `start`, counted over prompt and response. The last token
- * has no row, because no token was sampled after it.
+ * The experts of a mixture-of-experts model to which each token was routed. `shape` is [rows, layers, experts per token]; `data` contains
+ * the rows in C order, little-endian, as base64. The first row belongs to position `start`, counted over prompt and response. The last
+ * token has no row, because no token was sampled after it.
  */
 export const routedExpertsSchema = z.object({
   dtype: z.enum(['uint8', 'uint16', 'int32']),
@@ -38,12 +41,14 @@ export const traceSchema = z.object({
   loss_mask: z
     .array(z.int().min(0).max(1))
     .describe('1 where the policy sampled the token and it is trained in this trace, else 0'),
-  response_logprobs: z.array(z.number()).describe('0 where loss_mask is 0'),
+  response_logprobs: z.array(z.number()).describe('log-probability of each response token; 0 where loss_mask is 0'),
   version_spans: z.array(versionSpanSchema).describe('spans over the response positions with loss_mask 1'),
   prompt_messages: z.array(chatMessageSchema),
   response_messages: z.array(chatMessageSchema),
   tools: z.array(chatToolSchema),
-  routed_experts: routedExpertsSchema.nullable().describe('null when the engine did not report them'),
+  routed_experts: routedExpertsSchema
+    .nullable()
+    .describe('experts of each token; null when the engine did not report them'),
   finish_reason: z.string().nullable(),
   reward: z.number().nullable(),
   completion_ids: z.array(z.string()).describe('ids of the completions in this trace, in order'),
@@ -51,7 +56,7 @@ export const traceSchema = z.object({
 });
 export type Trace = z.infer<typeof traceSchema>;
 
-/** Proof that every sampled token is trained exactly once or excluded with a reason. */
+/** Counts that prove that every sampled token is either trained exactly once or excluded with a reason. */
 export const auditSchema = z.object({
   tokens: z.object({
     sampled: z.int(),

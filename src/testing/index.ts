@@ -1,6 +1,6 @@
 /**
- * `floe/testing`: the simulated engine with its ledger, a whole floe in one process, and a clock that a test moves. With them a trainer or
- * a plug-in is tested without a GPU, token by token.
+ * `floe/testing`: the simulated engine with its ledger of sampled tokens, a complete floe in one process, and a clock that a test
+ * controls. With these, a trainer or plug-in can be tested without a GPU, token by token.
  */
 export { VirtualClock } from '../core/virtual-clock.ts';
 export {

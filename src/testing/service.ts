@@ -9,27 +9,27 @@ import type { RolloutConfigInput } from '../rollout/config.ts';
 import { type SimOptions, type SimServer, startSim } from '../sim/index.ts';
 
 export type TestServiceOptions = {
-  /** The simulated engine: the scenarios that its policy follows, faults, delays. */
+  /** Options of the simulated engine: the scenarios that its policy follows, faults and delays. */
   readonly sim?: SimOptions;
   readonly server?: RolloutConfigInput;
-  /** The node's configuration, over one that runs agents as plain processes in a temporary folder. */
+  /** Changes to the node's default configuration, which runs agents as plain processes in a temporary folder. */
   readonly node?: Partial<GatewayConfigInput>;
 };
 
-/** A whole floe in this process: server, node and simulated engine. */
+/** A complete floe in this process: rollout server, node and simulated engine. */
 export type TestService = {
   /** Base URL of the control API. */
   readonly url: string;
   readonly client: FloeClient;
-  /** The engine, with the ledger of everything that it sampled. */
+  /** The simulated engine, with a ledger of everything that it sampled. */
   readonly sim: SimServer;
-  /** Ends everything and removes its files. */
+  /** Ends server, node and engine, and removes their files. */
   close(): Promise<void>;
 };
 
 /**
- * Starts a rollout server over a temporary SQLite database, one node and the simulated engine on free ports of loopback. Agents run without
- * a sandbox unless `node.default_backend` says otherwise. Throws `setup_failed` or `schema_violation`.
+ * Starts a rollout server with a temporary SQLite database, one node and the simulated engine, on free ports of the loopback interface.
+ * Agents run without a sandbox unless `node.default_backend` selects one. Throws `setup_failed` or `schema_violation`.
  */
 export async function startTestService(options: TestServiceOptions = {}): Promise<TestService> {
   const dir = await mkdtemp(join(tmpdir(), 'floe-test-service-'));

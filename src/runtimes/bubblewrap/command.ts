@@ -11,40 +11,40 @@ import { PACK_SCRIPT } from '../transfer.ts';
 import type { Holder, HolderLayout } from './holder.ts';
 import { AGENT_HOME, type SandboxHost } from './host.ts';
 
-/** Port of the relay on the loopback of a sandbox without network; far from the ports that programs commonly use. */
+/** Port of the relay on the loopback interface of a sandbox without network. It is far from the ports that programs commonly use. */
 export const RELAY_PORT = 24417;
-/** Sandbox paths of the relay, its libraries and its socket. */
+/** Paths in the sandbox of the relay, its libraries and its socket. */
 const RELAY_DIR = '/.floe';
 const RELAY_LIB = `${RELAY_DIR}/relay`;
 const RELAY_NODE = `${RELAY_DIR}/node`;
 const RELAY_SOCKET = `${RELAY_DIR}/proxy.sock`;
-/** Prefix of the command's environment variables while they pass through the relay; see proxy-relay.ts. */
+/** Prefix of the names under which the command's environment variables are passed to the relay; see proxy-relay.ts. */
 const RELAY_ENV_PREFIX = '_FLOE_RELAYED_';
-/** Every session pays for the memory of a relay, which only copies bytes, so its heap is small. */
+/** Node options of the relay. They keep its heap small, because every session runs a relay and a relay only copies bytes. */
 const RELAY_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=64', '--no-warnings'];
 
 /**
- * The first process of a sandbox: it reaps orphaned processes, and the kernel ends all others when it ends. It replaces bwrap's own
- * first process, which would outlive bwrap and be left to the host's first process to reap. Without the `exit`, some shells replace
- * themselves by the command instead of waiting for it.
+ * Command of the first process of a sandbox. This process reaps orphaned processes, and when it ends, the kernel ends all other processes
+ * of the sandbox. It replaces bwrap's own first process, which would outlive bwrap and be left to the host's first process to reap.
+ * Without the `exit`, some shells would replace themselves by the command instead of waiting for it.
  */
 const INIT = ['/bin/sh', '-c', '"$@"; exit "$?"', 'floe-init'];
 
-/** Directories that cannot be the working directory of a sandbox. */
+/** Directories that a task may not use as the working directory of a sandbox. */
 const RESERVED = ['/', '/bin', '/dev', '/etc', '/lib', '/lib64', '/proc', '/sbin', '/sys', '/usr', RELAY_DIR];
 
-/** Sandbox paths of directories on the session's tmpfs. */
+/** Paths in the sandbox of the directories for artifacts and for logs, which are on the session's tmpfs. */
 export const ARTIFACTS_DIR = '/artifacts';
 export const LOGS_DIR = '/logs';
 
 export type BubblewrapParts = SandboxParts & {
   readonly host: SandboxHost;
   readonly holder: Holder;
-  /** User id of the sandbox on the host. */
+  /** User id on the host that the processes of the sandbox have. */
   readonly uid: number;
 };
 
-/** Throws `schema_violation` unless the path can be the working directory of a sandbox. */
+/** Throws `schema_violation` when the spec's path cannot be the working directory of a sandbox. */
 export function checkWorkdir(spec: RuntimeSpec): void {
   const { workdir } = spec;
   const problem = !workdir.startsWith('/')
@@ -60,7 +60,7 @@ export function checkWorkdir(spec: RuntimeSpec): void {
   }
 }
 
-/** The bwrap options that are the same for every command of a session. */
+/** Returns the bwrap options that are the same for every command of a session. */
 export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: HolderLayout): string[] {
   const { spec } = request;
   const at = (hostPath: string): string => `${layout.base}/in/${layout.bound.get(hostPath)}`;
@@ -107,23 +107,24 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
   return args;
 }
 
-/** The bwrap options of one command, and the arguments that follow `--`. */
+/** Returns the bwrap options of one command, and the arguments that follow `--` on bwrap's command line. */
 export function commandArgs(
   host: SandboxHost,
   command: {
     readonly argv: readonly string[];
     readonly cwd: string;
     readonly env: Readonly<Record<string, string>>;
-    /** Path of the proxy's socket in the holder's mount namespace; `null` for a command that runs without a relay. */
+    /** Path of the proxy's socket in the mount namespace of the holder process; `null` for a command that runs without a relay. */
     readonly relaySocket: string | null;
-    /** True when bwrap creates the root file system, false when it is an image. */
+    /** Whether bwrap creates the root file system; false when the root file system is an image. */
     readonly plainRoot: boolean;
   },
 ): { readonly options: string[]; readonly argv: string[] } {
   const { relaySocket } = command;
   const options: string[] = [];
   if (relaySocket !== null) options.push('--ro-bind', relaySocket, RELAY_SOCKET);
-  // The root that bwrap creates is a tmpfs without a size limit, so it becomes read-only: only the session's directories may grow.
+  // The root that bwrap creates is a tmpfs without a size limit. It is made read-only, so that only the session's size-limited directories
+  // can grow.
   if (command.plainRoot) options.push('--remount-ro', '/');
   for (const [name, value] of Object.entries(command.env)) {
     options.push('--setenv', relaySocket === null ? name : RELAY_ENV_PREFIX + name, value);
@@ -136,20 +137,20 @@ export function commandArgs(
   return { options, argv: [...INIT, ...loader, ...relay, ...how, ...command.argv] };
 }
 
-/** Unit of RLIMIT_FSIZE in every shell. */
+/** Unit in which every shell's `ulimit -f` counts the largest file size (RLIMIT_FSIZE), in bytes. */
 const ULIMIT_BLOCK_BYTES = 512;
-/** Tasks of bwrap's own processes and of the shells that start them. */
+/** Number of tasks that bwrap and the shells that start it need in addition to the command. */
 const SANDBOX_TASKS = 4;
-/** Largest number of threads of the relay. */
+/** Most threads of the relay, which count as tasks of the sandbox. */
 const RELAY_TASKS = 16;
-/** Memory granted to the relay in addition to the command's limit. */
+/** Memory that a sandbox with a relay may use in addition to the command's limit. */
 const RELAY_BYTES = 96 * MIB;
-/** Tasks above the limit that RLIMIT_NPROC allows, so that the process watch notices the excess before a fork fails. */
+/** Tasks that RLIMIT_NPROC allows above the limit, so that the process watch notices an exceeded limit before a fork fails. */
 const SPARE_TASKS = 8;
 /**
- * Opens the files that bwrap reads its options from and reports its status to, sets the limits, and becomes nsenter and then bwrap.
- * Arguments: options file, status file, largest file in blocks, task limit or an empty string, directories of control
- * groups, the command.
+ * Opens the file from which bwrap reads its options and the file to which it reports its status, sets the limits, and replaces itself by
+ * nsenter, which runs bwrap. Arguments: options file, status file, largest file in blocks, most tasks or an empty string, directories of
+ * control groups separated by spaces, the command.
  */
 const EXEC_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
 ulimit -c 0
@@ -159,7 +160,7 @@ for group in $5; do echo 0 >"$group/cgroup.procs" || exit 1; done
 shift 5
 exec "$@"`;
 
-/** Opens the same two files and continues as {@link PACK_SCRIPT}. */
+/** Opens the same two files as {@link EXEC_SCRIPT} and continues as {@link PACK_SCRIPT}. */
 const UPLOAD_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
 shift 2
 ${PACK_SCRIPT}`;
@@ -171,20 +172,20 @@ export type Command = {
   readonly stdin?: Buffer | string | undefined;
   readonly withProxy: boolean;
   readonly maxOutputBytes: number;
-  /** A host directory whose content the command reads from stdin as a tar archive. */
+  /** A host directory whose content is packed as a tar archive and passed to the command's stdin. */
   readonly upload?: string | undefined;
 };
 
 type CommandSetup = {
-  /** Host paths of the files for bwrap's options, bwrap's status and the exit code of a failed packing. */
+  /** Host paths of three files: bwrap's options, bwrap's status, and the exit code of a packing that failed. */
   readonly files: { readonly args: string; readonly status: string; readonly packing: string };
   /** Arguments of the process that bwrap starts in the sandbox. */
   readonly argv: readonly string[];
-  /** `null` when none can be created. */
+  /** Control group of the command; `null` when none can be created. */
   readonly cgroup: Cgroup | null;
 };
 
-/** The limits of a command's control group. Its memory limit includes the session's files, which are on a tmpfs. */
+/** Returns the limits of a command's control group. The memory limit includes the session's files, which are on a tmpfs. */
 export function groupLimits(spec: RuntimeSpec, command: Command): CgroupLimits {
   const { memoryBytes, taskCount } = limitsOf(spec, command);
   return { memoryBytes: memoryBytes + spec.storage_mb * MIB, taskCount, cpus: spec.cpus };
@@ -197,7 +198,7 @@ function limitsOf(spec: RuntimeSpec, command: Command): { memoryBytes: number; t
   };
 }
 
-/** The request for the process that enters the holder's namespaces and becomes bwrap there. */
+/** Returns the request for a process that enters the namespaces of the holder process and replaces itself by bwrap there. */
 export function spawnRequest(parts: BubblewrapParts, command: Command, setup: CommandSetup): SpawnRequest {
   const { host, holder, request } = parts;
   const { files, argv, cgroup } = setup;

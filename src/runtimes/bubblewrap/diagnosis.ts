@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { HOST_PATH } from '../environment.ts';
 import type { RuntimeProblem } from '../runtime.ts';
 
-/** The package of a program whose package has another name. */
+/** Name of the package that contains a program, where it differs from the program's name. */
 const PACKAGES: Readonly<Record<string, string>> = {
   bwrap: 'bubblewrap',
   unshare: 'util-linux',
@@ -19,7 +19,7 @@ const INSTALLERS = [
   ['apk', 'apk add'],
 ] as const;
 
-/** Kernel settings that can forbid user namespaces, with the value that forbids them and one that allows them. */
+/** Kernel settings that can forbid user namespaces: path, the value that forbids them, a value that allows them. */
 const SWITCHES = [
   ['kernel/unprivileged_userns_clone', 0, 1],
   ['kernel/apparmor_restrict_unprivileged_userns', 1, 0],
@@ -27,8 +27,8 @@ const SWITCHES = [
 ] as const;
 
 /**
- * Determines why bubblewrap does not work here and the command that helps. `missing` is a program that is not installed, `failure` the
- * message of a sandbox that could not be started; each is `null` when it does not apply.
+ * Finds out why bubblewrap does not work on this host, and returns the problem and a command that solves it. `missing` is a program that
+ * is not installed, `failure` the error message of a sandbox that could not be started; each is `null` when it does not apply.
  */
 export async function diagnose({
   missing,

@@ -5,21 +5,24 @@ import type { StartRequest } from '../runtime.ts';
 import type { SpawnedProcess, Spawner } from '../spawn/spawner.ts';
 import type { SandboxHost } from './host.ts';
 
-/** Directories that are created on a session's tmpfs. */
+/** Names of the directories that are created on a session's tmpfs. */
 const SESSION_DIRS = 'work home tmp vartmp run artifacts logs shm';
 
-/** Files that a session may make per MiB of storage: one per 4 KiB block. Without a limit, empty files fill the memory. */
+/**
+ * Most files that a session may create, per MiB of its storage: one per 4 KiB block. Without this limit, empty files could fill the
+ * memory.
+ */
 const INODES_PER_MB = 256;
 
-/** Tail of a failed script's error output that goes into the message. */
+/** Most characters of a failed script's error output, taken from its end, that the error message quotes. */
 const STDERR_CHARS = 500;
-/** Output kept of the holder's scripts, which print only `ready` and errors. */
+/** Most bytes of output that are kept of the holder's scripts, which print only `ready` and errors. */
 const SCRIPT_OUTPUT_BYTES = 16 * 1024;
 
 /**
- * Runs in a new mount namespace. Mounts a tmpfs of limited size on the session's directory, binds the host paths that the sandbox
- * needs below it, and binds all of that to a path that every user can reach.
- * Arguments: session directory, base, tmpfs options, count of binds, the binds, the command to continue with.
+ * Runs in a new mount namespace. Mounts a tmpfs of limited size on the session's directory, binds the host paths that the sandbox needs
+ * into this tmpfs, and binds the tmpfs to a path that every user can reach. Arguments: session directory, that path, tmpfs options, number
+ * of host paths, the host paths, the command to continue with.
  */
 const MOUNT_SCRIPT = `set -eu
 umask 022
@@ -39,8 +42,9 @@ cd /
 exec "$@"`;
 
 /**
- * Runs as the sandbox's user and keeps the namespaces alive: it reads a pipe that only the spawn helper holds open, so it ends when
- * that is closed. Arguments: base, index of the image's bind or an empty string.
+ * Runs as the sandbox's user and keeps the namespaces alive. It reads a pipe that only the spawn helper holds open, so it ends when the
+ * helper closes the pipe or dies. Arguments: the path of the session's tmpfs, the number of the image among the bound host paths or an
+ * empty string.
  */
 const HOLD_SCRIPT = `set -eu
 umask 022
@@ -55,11 +59,11 @@ cd /
 echo ready
 exec cat`;
 
-/** Mount points of a session in the holder's mount namespace. */
+/** Mount points of a session, as the holder process sees them. */
 export type HolderLayout = {
   /** Mount point of the session's tmpfs. */
   readonly base: string;
-  /** Name below `in/`, a number, of each host path that the holder bound. */
+  /** Number of each host path that the holder has bound. The path is mounted at `in/<number>` on the tmpfs. */
   readonly bound: ReadonlyMap<string, number>;
 };
 
@@ -70,19 +74,19 @@ export type Holder = {
 
 type HolderRequest = {
   readonly spawner: Spawner;
-  /** The session's directory on the host. */
+  /** Path of the session's directory on the host. */
   readonly dir: string;
   readonly host: SandboxHost;
   readonly request: StartRequest;
-  /** Root file system directory; `null` when bwrap creates the root. */
+  /** Directory of the image, which is a root file system; `null` when bwrap creates the root. */
   readonly imagePath: string | null;
-  /** The sandbox's user id on the host; ignored when the gateway runs without privilege. */
+  /** User id of the sandbox on the host. Ignored when the gateway runs without root privileges. */
   readonly uid: number;
 };
 
 /**
- * Starts the process that keeps a session's user and mount namespaces alive. Rejects with `runtime_failed` or the signal's reason,
- * after the process has ended.
+ * Starts the holder: the process that keeps a session's user and mount namespaces alive. Rejects with `runtime_failed` or with the reason
+ * of `signal`, after the process has ended.
  */
 export async function startHolder(
   { spawner, dir, host, request, imagePath, uid }: HolderRequest,
@@ -134,8 +138,8 @@ export async function startHolder(
 }
 
 /**
- * The mount point for the session's files: a directory that exists on every system and that holds neither the session's directory nor
- * its proxy socket, since the mount hides its content.
+ * Returns the mount point for the session's files. It is a directory that exists on every system. The mount hides the content of this
+ * directory, so it must not contain the session's directory or proxy socket.
  */
 function baseFor(dir: string, request: StartRequest): string {
   const used = [dir, request.proxy?.socketPath ?? ''];

@@ -7,10 +7,13 @@ import { entryPath } from '../../core/package-root.ts';
 import { SANDBOX_UID } from '../../core/sandbox.ts';
 import { HOST_PATH } from '../environment.ts';
 
-/** Home directory of the sandbox's user. */
+/** Home directory of the sandbox's user, as a path in the sandbox. */
 export const AGENT_HOME = '/home/agent';
 
-/** Paths of the host's /etc that sandboxes see: what programs need to run and to verify certificates. None holds a secret. */
+/**
+ * Paths of the host's /etc that are mounted in sandboxes. Programs need them to run and to verify certificates, and none contains a
+ * secret.
+ */
 const ETC_FROM_HOST = [
   '/etc/alternatives',
   '/etc/ca-certificates.conf',
@@ -37,28 +40,34 @@ const ETC_FILES: Readonly<Record<string, string>> = {
   'resolv.conf': '',
 };
 
-/** Top-level directories of programs; on a system with merged /usr they are links into /usr. */
+/** Names of top-level directories that contain programs. On a system with merged /usr they are symbolic links into /usr. */
 const PROGRAM_DIRS = ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32'];
 
 const run = promisify(execFile);
 
-/** Properties of this host that sandboxes depend on; determined once per provider. */
+/** Properties of this host on which the sandboxes depend. They are determined once per provider. */
 export type SandboxHost = {
-  /** `root`: namespaces are created with privilege and each sandbox gets its own user id; `user`: all without privilege. */
+  /**
+   * How namespaces are created. With `root`, they are created with root privileges and each sandbox has a user id of its own; with `user`,
+   * the gateway's user creates them without privileges.
+   */
   readonly mode: 'root' | 'user';
-  /** True when RLIMIT_NPROC counts per user namespace (Linux 5.14), so that a sandbox's limit does not count the host's processes. */
+  /**
+   * Whether RLIMIT_NPROC counts the processes of a user namespace (since Linux 5.14). A sandbox's limit then does not count other
+   * processes of the host.
+   */
   readonly countsProcessesPerNamespace: boolean;
-  /** bwrap arguments that mount the host's programs. */
+  /** Arguments of bwrap that mount the host's programs in the sandbox. */
   readonly programArgs: readonly string[];
-  /** `[host path, sandbox path]` of single files and directories of /etc. */
+  /** Files and directories of /etc to mount, as `[host path, sandbox path]`. */
   readonly etcBinds: readonly (readonly [string, string])[];
-  /** Host directory with `etc/` and `relay/`. */
+  /** Path on the host of the files that all sandboxes share, in `etc/` and `relay/`. */
   readonly shareDir: string;
-  /** Name of the dynamic loader in `relay/`; null when Node is linked statically. */
+  /** File name of the dynamic loader in `relay/`; `null` when Node is linked statically. */
   readonly loader: string | null;
 };
 
-/** Determines the host's properties and writes the files that all sandboxes share into `shareDir`. */
+/** Determines the host's properties, and writes the files that all sandboxes share into the directory `shareDir`. */
 export async function describeHost(shareDir: string): Promise<SandboxHost> {
   await rm(shareDir, { recursive: true, force: true });
   await mkdir(join(shareDir, 'etc'), { recursive: true });
@@ -76,7 +85,7 @@ export async function describeHost(shareDir: string): Promise<SandboxHost> {
   };
 }
 
-/** Writes the `passwd` and `group` of an image, with the agent's user added, to `dir`. */
+/** Copies the files `passwd` and `group` of an image to the directory `dir`, with the agent's user added. */
 export async function writeImageAccounts(image: string, dir: string): Promise<void> {
   for (const [name, line] of [
     ['passwd', PASSWD_LINE],
@@ -89,7 +98,10 @@ export async function writeImageAccounts(image: string, dir: string): Promise<vo
   }
 }
 
-/** `root` needs more than user id 0, since a container's root often may not mount. Bit 21 of the capabilities is CAP_SYS_ADMIN. */
+/**
+ * Returns `root` only when the process has the capability CAP_SYS_ADMIN (bit 21): user id 0 is not enough, since the root user of a
+ * container often may not mount.
+ */
 async function hostMode(): Promise<'root' | 'user'> {
   if (process.getuid?.() !== 0) return 'user';
   const status = await readFile('/proc/self/status', 'latin1');
@@ -113,7 +125,9 @@ async function programArgs(): Promise<string[]> {
   return args;
 }
 
-/** Creates a mount point for each bind below /etc, since the sandbox's /etc is read-only afterwards. */
+/**
+ * Creates a mount point in `shareDir` for each bind below /etc, because bwrap cannot create mount points in the sandbox's read-only /etc.
+ */
 async function prepareEtcBinds(shareDir: string): Promise<[string, string][]> {
   const binds: [string, string][] = [];
   for (const path of ETC_FROM_HOST) {
@@ -132,8 +146,8 @@ async function prepareEtcBinds(shareDir: string): Promise<[string, string][]> {
 }
 
 /**
- * Copies the relay with Node's libraries and dynamic loader to `dir`, because it must run in any image, even one without Node or with
- * another C library. Returns the loader's name; `null` when Node is linked statically.
+ * Copies the relay with Node's libraries and dynamic loader to the directory `dir`, so that it runs in any image, even one without Node or
+ * with another C library. Returns the loader's file name; `null` when Node is linked statically.
  */
 async function copyRelay(dir: string): Promise<string | null> {
   await copyFile(entryPath(import.meta.url, './proxy-relay.js'), join(dir, 'proxy-relay.mjs'));

@@ -19,28 +19,31 @@ import { BubblewrapRuntime } from './runtime.ts';
 export type BubblewrapOptions = {
   readonly spawner: Spawner;
   readonly clock: Clock;
-  /** Each sandbox has a directory below it until it is stopped. */
+  /** Directory in which each sandbox has a directory of its own until it is stopped. */
   readonly stateDir: string;
-  /** Whether a task may request `network: host`. */
+  /** Whether tasks may request `network: host`. */
   readonly allowHostNetwork: boolean;
   readonly owner: Owner;
-  /** Resolves with `null` when this process may not create control groups. */
+  /** Resolves with the control groups of this process; `null` when it may not create any. */
   readonly cgroups: () => Promise<Cgroups | null>;
 };
 
 const PROGRAMS = ['bwrap', 'unshare', 'nsenter', 'mount', 'tar', 'find', 'setpriv'];
 
 /**
- * First of the user ids that sandboxes of a privileged gateway run as. It is above the ranges of distributions, systemd and container
- * engines, which end at 1879048191.
+ * Lowest user id on the host for the sandboxes of a privileged gateway. It is above the ids that distributions, systemd and container
+ * engines assign, which end at 1879048191.
  */
 const FIRST_SANDBOX_UID = 1_900_000_000;
-/** Two sessions that have the same id by chance are still separated by their namespaces. */
+/**
+ * Number of user ids among which a sandbox's id is chosen by a hash of its name. Two sessions that have the same id by chance are still
+ * separated by their namespaces.
+ */
 const SANDBOX_UID_COUNT = 100_000_000;
 
 /**
- * Sandboxes of unprivileged Linux namespaces, created by bubblewrap; see docs/runtimes.md. Written by hand, since no package drives
- * bubblewrap.
+ * Back end whose sandboxes are unprivileged Linux namespaces, created by bubblewrap; see docs/runtimes.md. No package drives bubblewrap,
+ * so this is written by hand.
  */
 export class BubblewrapProvider implements RuntimeProvider {
   readonly backend = 'bubblewrap';
@@ -116,7 +119,7 @@ export class BubblewrapProvider implements RuntimeProvider {
     const runtime = new BubblewrapRuntime({ spawner, clock, owner, dir, host, request, holder, uid, cgroups });
     if (image === null) return runtime;
     try {
-      // Proves that the image can run a command and has the working directory.
+      // A first command shows that programs run in the image and that the working directory exists.
       const { exitCode, stderr } = await runtime.exec({ command: ['/bin/sh', '-c', 'exit 0'] }, signal);
       if (exitCode === 0) return runtime;
       throw new FloeError('runtime_failed', `runtime.image: ${request.spec.image} cannot run a command: ${stderr}`);
@@ -149,7 +152,7 @@ async function imageOf(image: string): Promise<Image> {
   if (!info?.isDirectory()) {
     throw new FloeError('runtime_failed', `runtime.image: there is no directory ${image} on this node`, { image });
   }
-  // Only the owner of the files may overwrite them, so the sandbox runs as that user.
+  // The sandbox runs as the owner of the image's files, because only the owner may overwrite them.
   return { path: await realpath(image), uid: info.uid };
 }
 
@@ -157,7 +160,7 @@ function uidOf(name: string): number {
   return FIRST_SANDBOX_UID + (createHash('sha256').update(name).digest().readUInt32LE(0) % SANDBOX_UID_COUNT);
 }
 
-/** Removes the directories of gateway processes that have ended; their sandboxes ended with them. */
+/** Removes the directories of gateway processes that have ended. Their sandboxes ended with these processes. */
 async function removeDeadGatewayDirs(stateDir: string): Promise<void> {
   for (const name of await readdir(stateDir)) {
     const pid = Number(/^bubblewrap-(\d+)$/.exec(name)?.[1]);

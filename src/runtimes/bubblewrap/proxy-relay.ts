@@ -3,17 +3,18 @@ import { connect, createServer, type Socket } from 'node:net';
 import { constants } from 'node:os';
 
 /*
- * Runs inside a sandbox without network, as the parent of the harness. It listens on the sandbox's loopback, forwards each
- * connection to the session's proxy through a Unix socket, and ends with its command's exit code. Usage:
- *
- *   proxy-relay.mjs <port> <socket path> <environment prefix> <program> [argument…]
- *
- * It imports only modules of Node, because the sandbox contains no other file of floe.
+ * The relay: a program that runs inside a sandbox without network, as the parent of the harness. It listens on the sandbox's loopback
+ * interface, forwards each connection to the session's proxy through a Unix socket, and ends with the exit code of its command. Usage:
+ * `proxy-relay.mjs <port> <socket path> <environment prefix> <program> [argument…]`. It imports only modules of Node, because the sandbox
+ * contains no other file of floe.
  */
 
 const [portText = '', socketPath = '', prefix = '', program = '', ...args] = process.argv.slice(2);
 
-/** The command's environment arrives under a prefix, so that variables such as NODE_OPTIONS have no effect on the relay. */
+/**
+ * Returns the environment of the command. Its variables reach the relay with a prefix, so that those such as NODE_OPTIONS have no effect
+ * on the relay itself.
+ */
 function commandEnvironment(): Record<string, string> {
   const env: Record<string, string> = {};
   for (const [name, value] of Object.entries(process.env)) {
@@ -28,7 +29,7 @@ function forward(client: Socket): void {
     client.destroy();
     upstream.destroy();
   };
-  // When one side closes, the other must be closed too: the proxy aborts the engine call of a client that has disconnected.
+  // When one of the two sockets closes, the other is closed too: the proxy aborts the engine call of a client that has disconnected.
   client.on('error', drop).on('close', drop);
   upstream.on('error', drop).on('close', drop);
   client.setNoDelay(true);
@@ -39,7 +40,7 @@ function forward(client: Socket): void {
 function runCommand(): void {
   const child = spawn(program, args, { stdio: 'inherit', env: commandEnvironment() });
   child.once('error', (cause) => {
-    // A shell's conventional exit code for a command that does not exist.
+    // Exits with 127, as a shell does for a command that does not exist.
     process.stderr.write(`${program}: ${cause.message}\n`, () => process.exit(127));
   });
   child.once('exit', (code, signal) => {

@@ -24,17 +24,17 @@ import {
 } from './command.ts';
 import { AGENT_HOME } from './host.ts';
 
-/** Interval of checks whether the first process of a sandbox has ended; the kernel takes a few milliseconds after SIGKILL. */
+/** Interval at which the end of a sandbox's first process is checked. The kernel takes a few milliseconds after SIGKILL. */
 const EXIT_POLL_MS = 2;
-/** Tail of a failed command's error output that goes into the message. */
+/** Most characters of a failed command's error output, taken from its end, that the error message quotes. */
 const STDERR_CHARS = 500;
-/** What bwrap prints when the program that it is to run does not exist. */
+/** Matches the message that bwrap prints when the program that it should run does not exist. */
 const NO_PROGRAM = /^bwrap: execvp /m;
-/** A shell's conventional exit code for a command that does not exist. */
+/** Exit code with which a shell reports that a command does not exist. */
 const EXIT_NO_PROGRAM = 127;
 
 type EndedCommand = SpawnResult & {
-  /** False when bwrap failed before it started the command. */
+  /** Whether the command was started; false when bwrap failed earlier. */
   readonly ran: boolean;
 };
 
@@ -74,7 +74,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     );
     const result = execResult(ended, clock.monotonicMs() - startedMs);
     if (ended.ran || result.killedBy !== null) return { ...result, ...exitOf(ended, result.killedBy !== null) };
-    // In an image the agent can remove programs, even the shell: the command has failed then, not the sandbox.
+    // An agent can remove programs from its image, even the shell. A command whose program is missing has failed, but the sandbox has not.
     if (NO_PROGRAM.test(result.stderr)) return { ...result, exitCode: EXIT_NO_PROGRAM, signal: null };
     throw this.startFailure(result.stderr, cwd);
   }
@@ -93,7 +93,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
 
   async readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
     const from = posix.resolve(this.paths.workdir, path);
-    // One more byte than allowed, so that a file that is too large differs from one of exactly the allowed size.
+    // Reads up to one byte more than allowed, to distinguish a file that is too large from one of exactly the allowed size.
     const argv = ['/bin/sh', '-c', READ_SCRIPT, 'sh', from, String(maxBytes + 1)];
     const ended = await this.run(this.toolCommand(argv, { maxOutputBytes: 2 * maxBytes + 2 }), signal);
     if (ended.exitCode === NO_FILE) return null;
@@ -107,7 +107,8 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   protected async remove(): Promise<void> {
     const { holder, owner, clock, dir } = this.parts;
     holder.process.kill();
-    // If the spawn helper died, a command may have been started that did not die with the helper.
+    // If the spawn helper died, a command that it had just started may still be running, so all processes with this sandbox's label are
+    // ended.
     await holder.process.done.catch(() => endOwned(owner.id, ({ name }) => name === this.name, clock).catch(() => {}));
     await rm(dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
   }
@@ -135,14 +136,14 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
 
   private toolFailure(action: string, ended: EndedCommand): FloeError {
     const stderr = ended.stderr.toString().trim().slice(-STDERR_CHARS);
-    // tar reports a full disk in many ways, so the message always states the limit.
+    // tar reports a full disk with many different messages, so the error always states the storage limit.
     const limit = `the storage of a session here is ${this.parts.request.spec.storage_mb} MiB`;
     return new FloeError('runtime_failed', `sandbox ${this.name} could not ${action} (${limit}): ${stderr}`, {
       stderr,
     });
   }
 
-  /** Runs one command in the session's namespaces until it and everything that it started has ended. */
+  /** Runs one command in the session's namespaces. Resolves when the command and every process that it started have ended. */
   private async run(command: Command, signal: AbortSignal): Promise<EndedCommand> {
     signal.throwIfAborted();
     this.refuseStopped();
@@ -178,7 +179,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     return { ...result, ran: status.includes('"exit-code"') };
   }
 
-  /** Resolves when the first process of a sandbox has ended; the kernel ends all others of its namespace before that one. */
+  /** Resolves when the first process of a sandbox has ended. The kernel ends all other processes of the namespace before this one. */
   private processEnd(pid: number): Promise<void> {
     return new Promise((resolve) => {
       const poll = (): void => {
@@ -191,14 +192,17 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
 
   private startFailure(bwrapOutput: string, cwd: string): FloeError {
     const stderr = bwrapOutput.trim().slice(-STDERR_CHARS);
-    // The command did not run, so bwrap itself wrote all of the output.
+    // The command did not run, so bwrap wrote all of the error output.
     if (stderr.includes("Can't chdir to")) {
       return new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
     }
     return new FloeError('runtime_failed', `sandbox ${this.name} could not run a command: ${stderr}`, { stderr });
   }
 
-  /** Path of the session's proxy socket in the holder's mount namespace. */
+  /**
+   * Returns the path of the session's proxy socket in the mount namespace of the holder process. Mounts the socket there on the first
+   * call.
+   */
   private openProxySocket(): Promise<string> {
     this.proxySocket ??= this.bindProxySocket();
     return this.proxySocket;
@@ -211,7 +215,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     }
     const { socketPath } = request.proxy;
     if (host.mode === 'user') return socketPath;
-    // The sandbox's user may not enter the socket's directory, so the socket is mounted at a path that it can reach.
+    // The sandbox's user may not enter the directory of the socket, so the socket is mounted at a path that this user can reach.
     await chown(socketPath, uid, uid);
     const target = `${holder.layout.base}/in/proxy.sock`;
     const pid = String(holder.process.pid);
@@ -226,7 +230,10 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   }
 }
 
-/** Exit code and signal. Like a shell, bwrap reports the end by a signal as exit code 128 plus the signal's number. */
+/**
+ * Returns the exit code and the signal with which a command ended. bwrap, like a shell, reports the end by a signal as exit code 128 plus
+ * the signal's number.
+ */
 function exitOf(ended: SpawnResult, killed: boolean): { exitCode: number | null; signal: string | null } {
   if (killed || ended.signal !== null) return { exitCode: null, signal: ended.signal ?? 'SIGKILL' };
   const number = (ended.exitCode ?? 0) - 128;

@@ -4,34 +4,34 @@ import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError } from '../../core/errors.ts';
 import { isRunning } from './process-table.ts';
 
-/** Start of a group's name; the owner's id, the process id, a number and the sandbox's name follow. */
+/** Prefix of a group's name. It is followed by the owner's id, the process id, a number and the sandbox's name. */
 const PREFIX = 'floe-';
 
 export type CgroupLimits = {
   readonly memoryBytes: number;
   readonly taskCount: number;
-  /** Processors; `null` for no limit. */
+  /** Number of processors, which may be a fraction; `null` when there is no limit. */
   readonly cpus: number | null;
 };
 
-/** The control group of one command. */
+/** The Linux control group of one command. */
 export type Cgroup = {
-  /** Its directory in each hierarchy; a process joins by writing 0 to `cgroup.procs` in each. */
+  /** Directory of the group in each hierarchy. A process joins the group by writing 0 to `cgroup.procs` in each of them. */
   readonly directories: readonly string[];
   /** Removes the group. To be called when all of its processes have ended. Never rejects. */
   remove(): Promise<void>;
 };
 
-/** A mounted hierarchy and the directory in which this process may create groups. */
+/** A mounted cgroup hierarchy, and the directory in it in which this process may create groups. */
 type Hierarchy = {
   readonly version: 1 | 2;
   readonly controller: 'memory' | 'pids' | 'cpu' | 'unified';
   readonly parent: string;
 };
 
-/** Period of the kernel's processor quota, in microseconds. */
+/** Period over which the kernel enforces the processor limit, in microseconds. */
 const CPU_PERIOD_US = 100_000;
-/** A group cannot be removed until the kernel has released its last process, which takes a moment. */
+/** Most attempts to remove a group. They fail until the kernel has released the group's last process, which takes some milliseconds. */
 const REMOVE_TRIES = 100;
 const REMOVE_POLL_MS = 2;
 
@@ -52,8 +52,8 @@ export class Cgroups {
   }
 
   /**
-   * Determines the usable hierarchies by creating a group in each; `null` when there is none, so that limits rely on watching the
-   * processes alone. Removes empty groups that a dead process of the same owner left.
+   * Finds the usable hierarchies by creating a test group in each. Resolves with `null` when there are none; limits are then enforced only
+   * by the process watch. Also removes empty groups that dead processes of the same owner left.
    */
   static async find(clock: Clock, ownerId: string): Promise<Cgroups | null> {
     const usable: Hierarchy[] = [];
@@ -70,8 +70,8 @@ export class Cgroups {
   }
 
   /**
-   * Creates a group for a command of the sandbox `name`. With `limits` `null` the group is in one hierarchy and only identifies the
-   * command's processes. Rejects with `runtime_failed` when a limit cannot be set; then no group is left.
+   * Creates a group for a command of the sandbox `name`. When `limits` is `null`, the group is created in one hierarchy only and serves to
+   * identify the command's processes. Rejects with `runtime_failed` when a limit cannot be set; the group is then removed.
    */
   async create(name: string, limits: CgroupLimits | null): Promise<Cgroup> {
     const group = `${PREFIX}${this.ownerId}-${process.pid}-${groupCount++}-${name}`;
@@ -129,7 +129,7 @@ function settings({ version, controller }: Hierarchy, limits: CgroupLimits): [st
   }
 }
 
-/** Directories in which groups might be created, according to this process's own group in each hierarchy. */
+/** Returns the directories in which this process might create groups, derived from its own group in each hierarchy. */
 async function candidates(): Promise<Hierarchy[]> {
   const [mounts, memberships] = await Promise.all([
     readFile('/proc/self/mounts', 'utf8').catch(() => ''),
@@ -144,7 +144,8 @@ async function candidates(): Promise<Hierarchy[]> {
   for (const line of mounts.split('\n')) {
     const [, point = '', type, options = ''] = line.split(' ');
     if (type === 'cgroup2') {
-      // In version 2 a group that contains processes cannot have children with limits, so groups are created next to it.
+      // In version 2, a group that contains processes cannot have children with limits, so new groups are siblings of this process's
+      // group.
       const here = join(point, own.get('') ?? '/').replace(/(.)\/$/, '$1');
       const parent = here === point ? point : dirname(here);
       const controllers = await readFile(join(parent, 'cgroup.subtree_control'), 'utf8').catch(() => '');
@@ -161,7 +162,7 @@ async function candidates(): Promise<Hierarchy[]> {
   return found;
 }
 
-/** Removes the groups of dead processes of an owner. */
+/** Removes the groups that dead processes of an owner left. */
 async function removeAbandoned(parent: string, ownerId: string): Promise<void> {
   for (const name of await readdir(parent).catch(() => [])) {
     const pid = pidOf(name, ownerId);
@@ -169,7 +170,7 @@ async function removeAbandoned(parent: string, ownerId: string): Promise<void> {
   }
 }
 
-/** Id of the process that created a group of that owner; `null` for any other group. */
+/** Returns the id of the process that created a group of this owner; `null` for a group of another owner. */
 function pidOf(group: string, ownerId: string): number | null {
   const start = `${PREFIX}${ownerId}-`;
   const pid = group.startsWith(start) ? /^(\d+)-\d+-/.exec(group.slice(start.length))?.[1] : undefined;
@@ -180,11 +181,11 @@ export type OwnedGroup = {
   readonly directory: string;
   /** Id of the gateway process that created the group. */
   readonly pid: number;
-  /** The sandbox's name. */
+  /** Name of the sandbox that the group belongs to. */
   readonly name: string;
 };
 
-/** All groups of an owner, in every hierarchy in which this process might create groups. */
+/** Returns all groups of an owner, in every hierarchy in which this process might create groups. */
 export async function groupsOf(ownerId: string): Promise<OwnedGroup[]> {
   const found: OwnedGroup[] = [];
   for (const { parent } of await candidates()) {
@@ -198,7 +199,7 @@ export async function groupsOf(ownerId: string): Promise<OwnedGroup[]> {
   return found;
 }
 
-/** Removes a group. Resolves with true when it no longer exists, false while it contains processes. */
+/** Removes a group. Resolves with true when the group no longer exists, with false while it contains processes. */
 export function removeGroup(directory: string): Promise<boolean> {
   return rmdir(directory).then(
     () => true,

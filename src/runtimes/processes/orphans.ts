@@ -11,30 +11,36 @@ import {
   readProcessTable,
 } from './process-table.ts';
 
-/** Environments that are read concurrently: enough for good throughput, few enough to leave file threads for other work. */
+/**
+ * Number of files of /proc that are read concurrently: enough for good throughput, few enough to leave threads of the file system pool for
+ * other work.
+ */
 const CONCURRENT_READS = 16;
 /** Interval of checks whether killed processes have ended. */
 const EXIT_POLL_MS = 5;
-/** A process that has not ended this long after SIGKILL hangs in the kernel, for example on an unreachable network file system. */
+/**
+ * Longest wait for a process to end after SIGKILL. A process that takes longer hangs in the kernel, for example on an unreachable network
+ * file system.
+ */
 const GIVE_UP_MS = 10_000;
 
 export type LabelledProcess = { readonly pid: number; readonly label: Label };
 
-/** Counts of what {@link endOwned} has ended. */
+/** Numbers of processes and control groups that {@link endOwned} has removed. */
 export type EndedCounts = {
   readonly processes: number;
   readonly cgroups: number;
-  /** Ids of processes still alive after SIGKILL. */
+  /** Ids of the processes that are still alive after SIGKILL. */
   readonly survivors: readonly number[];
 };
 
-/** Every live process with a label of this owner, as far as this user may read its environment. */
+/** Returns every live process with a label of this owner. Processes whose environment this user may not read are missing. */
 export async function labelledProcesses(ownerId: string): Promise<LabelledProcess[]> {
   const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name)).values();
   const found: LabelledProcess[] = [];
   const work = async (): Promise<void> => {
     for (const pid of pids) {
-      // The process has ended, or this user may not read its environment.
+      // The read fails when the process has ended or this user may not read its environment; the process then counts as unlabelled.
       const environment = await readFile(`/proc/${pid}/environ`, 'latin1').catch(() => '');
       const label = readLabel(environment, ownerId);
       if (label !== null) found.push({ pid: Number(pid), label });
@@ -45,8 +51,8 @@ export async function labelledProcesses(ownerId: string): Promise<LabelledProces
 }
 
 /**
- * Kills all processes with a label or in a control group of this owner that `which` accepts, and their descendants, and removes those
- * groups. Repeats until none is found, since a process may fork before it is killed.
+ * Kills all processes that have a label of this owner or are in one of its control groups, as far as `which` accepts them, and their
+ * descendants. Also removes those groups. Repeats until no such process is alive, since a process may fork before it is killed.
  */
 export async function endOwned(
   ownerId: string,
@@ -77,7 +83,7 @@ export async function endOwned(
   }
 }
 
-/** Live processes to kill. Never includes this process or its ancestors, since it may itself run in a sandbox. */
+/** Returns the live processes to kill. Never includes this process or its ancestors, since the gateway may itself run in a sandbox. */
 function withDescendants(labelled: readonly number[], groups: readonly OwnedGroup[]): number[] {
   const roots = [...labelled, ...groups.flatMap(({ directory }) => processesOfGroup(directory))];
   if (roots.length === 0) return [];

@@ -1,27 +1,27 @@
 import type { Spawner } from '../spawn/spawner.ts';
 
-/** The gateway process that a sandbox belongs to. */
+/** Identifies the gateway process that a sandbox belongs to. */
 export type Owner = {
-  /** Id of the state directory. By it a gateway finds what a dead process of the same directory left, and nothing of another's. */
+  /** Id of the gateway's state directory. With it, a gateway finds only processes that an earlier gateway of the same directory left. */
   readonly id: string;
-  /** Id of the process, new with each start. */
+  /** Id of the gateway process, which is new at each start. */
   readonly instance: string;
 };
 
-/** Environment variable of every process that a gateway starts for a sandbox, and of its spawn helper. */
+/** Name of the environment variable that labels every process that a gateway starts for a sandbox, and the gateway's spawn helper. */
 const LABEL = 'FLOE_SANDBOX_LABEL';
 
-/** Name in the label of the spawn helper, in place of a sandbox's name. */
+/** Name in the label of the spawn helper, which belongs to no sandbox. */
 export const HELPER_NAME = '.helper';
 
-/** The label of one sandbox, as environment variables. */
+/** Returns the label of one sandbox, as environment variables. */
 export function labelOf({ id, instance }: Owner, name: string): Readonly<Record<string, string>> {
   return { [LABEL]: `${id}/${instance}/${name}` };
 }
 
 export type Label = { readonly instance: string; readonly name: string };
 
-/** The label in a process's environment (entries that end with NUL); `null` when it has none of this owner id. */
+/** Reads the label from a process's environment, whose entries end with NUL; `null` when it has no label of this owner. */
 export function readLabel(environment: string, ownerId: string): Label | null {
   const start = `${LABEL}=${ownerId}/`;
   for (const entry of environment.split('\0')) {
@@ -33,7 +33,7 @@ export function readLabel(environment: string, ownerId: string): Label | null {
   return null;
 }
 
-/** Wraps a spawner so that its processes have the sandbox's label. */
+/** Wraps a spawner so that the processes that it starts have the sandbox's label. */
 export function labelled(spawner: Spawner, owner: Owner, name: string): Spawner {
   const label = labelOf(owner, name);
   return {

@@ -1,17 +1,17 @@
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** One process in Linux's /proc, with the fields that limits and clean-up need. */
+/** One process as read from Linux's /proc, with the fields that limits and clean-up need. */
 export type ProcessRow = {
   readonly pid: number;
   readonly parentPid: number;
   readonly groupId: number;
-  /** One letter; `Z` and `X` mean that the process is dead. */
+  /** State of the process, one letter; `Z` and `X` mean that it is dead. */
   readonly state: string;
   readonly threadCount: number;
   readonly residentPages: number;
 };
 
-/** Every process of this pid namespace; empty on a system without /proc. Processes that end during the read are left out. */
+/** Reads every process of this pid namespace; an empty map on a system without /proc. Processes that end during the read are left out. */
 export function readProcessTable(): Map<number, ProcessRow> {
   const table = new Map<number, ProcessRow>();
   for (const name of listProc()) {
@@ -21,11 +21,11 @@ export function readProcessTable(): Map<number, ProcessRow> {
   return table;
 }
 
-/** One process; `null` when no process has this id. */
+/** Reads one process; `null` when no process has this id. */
 export function readProcess(pid: number): ProcessRow | null {
   const stat = readProcFile(`/proc/${pid}/stat`);
   if (stat === null) return null;
-  // The second field is the program's name in brackets, which may itself contain brackets and spaces.
+  // The program's name, in parentheses, may contain parentheses and spaces itself, so the fields are read after the last parenthesis.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
   return {
     pid,
@@ -41,7 +41,7 @@ export function isAlive(row: ProcessRow | null | undefined): boolean {
   return row !== null && row !== undefined && row.state !== 'Z' && row.state !== 'X';
 }
 
-/** `root` and its descendants; empty when no process has that id. */
+/** Returns the process `root` and its descendants; an empty array when no process has that id. */
 export function processTree(
   root: number,
   table: ReadonlyMap<number, ProcessRow>,
@@ -69,7 +69,7 @@ export function childrenByParent(table: ReadonlyMap<number, ProcessRow>): Map<nu
   return children;
 }
 
-/** Whether a process with this id exists, including one of another user. */
+/** Whether a process with this id exists, including a process of another user. */
 export function isRunning(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -79,14 +79,14 @@ export function isRunning(pid: number): boolean {
   }
 }
 
-/** Proportional set size in bytes; `null` when it cannot be read. */
+/** Returns the process's proportional set size in bytes (a page that n processes share counts as 1/n); `null` when it cannot be read. */
 export function proportionalBytes(pid: number): number | null {
   const rollup = readProcFile(`/proc/${pid}/smaps_rollup`);
   const match = rollup?.match(/^Pss:\s+(\d+) kB$/m);
   return match === null || match === undefined ? null : Number(match[1]) * 1024;
 }
 
-/** Processes whose environment contains the entry, as far as this user may read it. */
+/** Returns the ids of the processes whose environment contains `entry`, as far as this user may read it. */
 export function processesWithEnvironment(entry: string): number[] {
   const found: number[] = [];
   for (const name of listProc()) {
@@ -97,8 +97,8 @@ export function processesWithEnvironment(entry: string): number[] {
 }
 
 /**
- * The limit that a control group has enforced so far, by killing a process for its memory or by refusing a fork; `null` when none.
- * Takes the group's directory in each hierarchy.
+ * Returns which limit a control group has enforced so far, by killing a process for its memory use or by refusing a fork; `null` when it
+ * has enforced none. `directories` are the group's directories in each hierarchy.
  */
 export function cgroupHit(directories: readonly string[]): 'memory' | 'processes' | null {
   for (const directory of directories) {
@@ -109,7 +109,7 @@ export function cgroupHit(directories: readonly string[]): 'memory' | 'processes
   return null;
 }
 
-/** Ids of a control group's processes, by its directory; empty when the group does not exist. */
+/** Returns the ids of the processes in the control group with this directory; an empty array when the group does not exist. */
 export function processesOfGroup(directory: string): number[] {
   return (readProcFile(`${directory}/cgroup.procs`) ?? '').split('\n').filter(Boolean).map(Number);
 }
@@ -130,7 +130,7 @@ function readProcFile(path: string): string | null {
   try {
     return readFileSync(path, 'latin1');
   } catch {
-    // The process has ended or may not be read by this user; neither is counted.
+    // The process has ended, or this user may not read it; the caller ignores such a process.
     return null;
   }
 }

@@ -1,17 +1,17 @@
-/** Initial size of the buffer for the start of an output; most outputs are shorter. */
+/** Initial size of the buffer for the start of an output. Most outputs are shorter than this. */
 const FIRST_BYTES = 16 * 1024;
 
 /**
- * Collects a stream of unknown length in bounded memory. Half of the budget keeps the start of the stream and half its end; the bytes
- * between are counted and dropped. Bytes are copied out of their chunks, so that many small chunks cost no more memory than a few
- * large ones.
+ * Collects a stream of unknown length in bounded memory. Half of the bytes keep the start of the stream and half its end; the bytes in
+ * between are counted and dropped. Bytes are copied out of their chunks, so that many small chunks use no more memory than a few large
+ * ones.
  */
 export class CappedOutput {
   private readonly headBytes: number;
   private readonly tailBytes: number;
   private head: Buffer = Buffer.alloc(0);
   private headLength = 0;
-  /** Ring buffer for the end of the stream, created when the head is full; `ringAt` is the position of the next byte. */
+  /** Ring buffer for the end of the stream; `null` until the head is full. `ringAt` is the position of the next byte in it. */
   private ring: Buffer | null = null;
   private ringAt = 0;
   private tailLength = 0;
@@ -34,7 +34,7 @@ export class CappedOutput {
     if (kept < chunk.length) this.pushTail(chunk.subarray(kept));
   }
 
-  /** The kept bytes, in order. */
+  /** Returns the kept bytes in the order of the stream. */
   bytes(): Buffer {
     const parts = [this.head.subarray(0, this.headLength)];
     if (this.ring !== null) {

@@ -4,8 +4,8 @@ import { entryPath } from '../../core/package-root.ts';
 import type { HelperReply, HelperRequest, SpawnedProcess, Spawner, SpawnRequest, SpawnResult } from './spawner.ts';
 
 /**
- * Starts the helper process. Rejects with `runtime_failed` when it cannot be started. `label` are environment variables of the helper
- * itself; its children have only those of their request.
+ * Starts the spawn helper process. `label` contains environment variables of the helper itself; its children have only the variables of
+ * their request. Rejects with `runtime_failed` when the helper cannot be started.
  */
 export async function createSpawner(label: Readonly<Record<string, string>> = {}): Promise<Spawner> {
   const spawner = new HelperSpawner(label);
@@ -13,7 +13,7 @@ export async function createSpawner(label: Readonly<Record<string, string>> = {}
   return spawner;
 }
 
-/** Environment variables that the helper itself inherits; its children inherit none. */
+/** Names of the environment variables that the helper inherits from the gateway. The helper's children inherit none. */
 const HELPER_ENV_NAMES = ['PATH', 'LANG', 'TMPDIR'];
 
 class HelperSpawner implements Spawner {
@@ -57,7 +57,7 @@ type Pending = {
   readonly done: (result: SpawnResult) => void;
 };
 
-/** One process of the spawn helper, until it ends. */
+/** The gateway's side of one process of the spawn helper, until that process ends. */
 class Helper {
   readonly ready: Promise<void>;
   readonly exited: Promise<void>;
@@ -74,7 +74,7 @@ class Helper {
     }
     this.child = fork(entryPath(import.meta.url, './spawn-helper.js'), [], {
       serialization: 'advanced',
-      // In its own process group, so that Ctrl-C in a terminal reaches only the gateway, which then shuts down in order.
+      // Detached from the gateway's process group, so that Ctrl-C in a terminal reaches only the gateway, which then shuts down in order.
       detached: true,
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
       execArgv: ['--max-semi-space-size=1'],
@@ -91,7 +91,7 @@ class Helper {
       this.child.once('exit', () => reject(new FloeError('runtime_failed', 'the spawn helper ended while starting')));
       this.child.on('message', (message) => this.receive(message as HelperReply, resolve));
     });
-    // From now on only the helper's running processes keep the gateway alive.
+    // From now on, the helper keeps the gateway alive only while it runs processes.
     this.ready.then(
       () => {
         this.child.unref();

@@ -13,24 +13,33 @@ import { type LimitHit, ProcessWatch } from './process-watch.ts';
 import type { HelperReply, HelperRequest } from './spawner.ts';
 
 /*
- * The program of the spawn helper. It is the parent of every child process of a gateway. When the gateway ends, it kills them and ends
- * too.
+ * The program of the spawn helper, which is the parent of every child process of a gateway. When the gateway ends, the helper kills these
+ * processes and ends too.
  */
 
-/** Longest first line that is reported. */
+/** Longest first line of an output that is reported to the gateway, in bytes. */
 const MAX_LINE_BYTES = 64 * 1024;
-/** First interval of checks whether killed processes have ended; most end within one or two. It doubles with each check. */
+/**
+ * First interval of checks whether killed processes have ended; it doubles with each check. Most processes have ended after one or two
+ * checks.
+ */
 const EXIT_POLL_MS = 2;
-/** Longest interval: a process can hang in the kernel indefinitely, and each check reads the table of all processes. */
+/**
+ * Longest interval of these checks. It is long because a process can hang in the kernel indefinitely, and each check reads the table of
+ * all processes.
+ */
 const MAX_EXIT_POLL_MS = 1_000;
-/** Time after a command's end for its last output to arrive. A process that still holds the pipe then is not the command's. */
+/**
+ * Longest wait for a command's last output after the command has ended. If the pipe is still open then, a process that does not belong to
+ * the command holds it.
+ */
 const OUTPUT_GRACE_MS = 250;
 /** Shortest interval between two reports of output. */
 const OUTPUT_REPORT_MS = 1_000;
 
 type SpawnMessage = Extract<HelperRequest, { type: 'spawn' }>;
 
-/** How a command's processes are found: by its process group, its mark and its control group. */
+/** What identifies the processes of a command: its process group, its mark in the environment, and its control group. */
 type RunningCommand = {
   readonly pid: number;
   readonly marker: string | undefined;
@@ -40,11 +49,11 @@ type RunningCommand = {
 const running = new Map<number, RunningCommand>();
 const watch = new ProcessWatch(systemClock);
 
-// Sandboxes must not depend on the umask under which the node was started: with 077 their users could not read their files.
+// Sandboxes must not depend on the umask under which the node was started: with umask 077, their users could not read their files.
 process.umask(0o022);
 process.on('message', (message) => receive(message as HelperRequest));
 process.on('disconnect', () => endAll());
-// The gateway handles a terminal's Ctrl-C, and the helper ends when the gateway does.
+// Ignores Ctrl-C in a terminal. The gateway handles it, and the helper ends when the gateway does.
 process.on('SIGINT', () => {});
 process.on('SIGTERM', () => endAll());
 reply({ type: 'ready' });
@@ -98,7 +107,7 @@ function start({ id, request }: SpawnMessage): void {
 }
 
 function feed(child: ChildProcess, stdin: Buffer | 'hold' | undefined): void {
-  // A process may end without reading its input.
+  // Ignores write errors, because a process may end without reading its input.
   child.stdin?.on('error', () => {});
   if (stdin !== undefined && stdin !== 'hold') child.stdin?.end(stdin);
 }
@@ -129,7 +138,7 @@ function follow(id: number, entry: RunningCommand, child: ChildProcess, request:
   const exited = new Promise<void>((resolve) => {
     child.once('exit', (exitCode) => {
       watch.remove(pid);
-      // A command that ended itself because it hit its limit counts as ended by the limit.
+      // A command that exited with an error after it had hit its limit counts as killed by the limit.
       if (exitCode !== 0) killedBy ??= cgroupHit(cgroups);
       endRest(entry, () => {
         resolve();
@@ -150,7 +159,7 @@ function follow(id: number, entry: RunningCommand, child: ChildProcess, request:
   });
 }
 
-/** Returns a function that reports output, at most once per {@link OUTPUT_REPORT_MS}. */
+/** Returns a function that reports output to the gateway, at most once per {@link OUTPUT_REPORT_MS}. */
 function outputReporter(id: number): () => void {
   let reportedMs = Number.NEGATIVE_INFINITY;
   return () => {
@@ -161,7 +170,7 @@ function outputReporter(id: number): () => void {
   };
 }
 
-/** Returns a function that takes the chunks of a stream and calls `onLine` with its first line. */
+/** Returns a function that takes the chunks of a stream and calls `onLine` once, with the first line of the stream. */
 function firstLineOf(onLine: (line: string) => void): (chunk: Buffer) => void {
   let seen: Buffer | null = Buffer.alloc(0);
   return (chunk) => {
@@ -173,7 +182,7 @@ function firstLineOf(onLine: (line: string) => void): (chunk: Buffer) => void {
   };
 }
 
-/** Live processes of a command, including those that have left its process group. */
+/** Returns the live processes of a command, including those that have left its process group. */
 function membersOf({ marker, cgroups }: RunningCommand): number[] {
   const marked = marker === undefined ? [] : processesWithEnvironment(marker);
   return [...marked, ...cgroups.flatMap(processesOfGroup)].filter((pid) => isAlive(readProcess(pid)));
@@ -187,13 +196,13 @@ function kill(target: number): void {
   try {
     process.kill(target, 'SIGKILL');
   } catch {
-    // The process has ended already.
+    // The process has already ended.
   }
 }
 
 /**
- * Kills the remaining processes of a command whose first process has ended, and calls `done` once none is alive. Repeats the kill,
- * since a process may fork while its command's processes are listed.
+ * Kills the remaining processes of a command whose first process has ended, and calls `done` when none of them is alive. The kill is
+ * repeated, since a process may fork while the processes are being listed.
  */
 function endRest(entry: RunningCommand, done: () => void, pollMs = EXIT_POLL_MS): void {
   killGroup(entry.pid);

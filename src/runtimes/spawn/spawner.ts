@@ -1,16 +1,18 @@
 export type SpawnRequest = {
   readonly argv: readonly string[];
-  /** The complete environment of the child, which inherits no variable. */
+  /** The complete environment of the child process, which inherits no variable. */
   readonly env: Readonly<Record<string, string>>;
   readonly cwd?: string | undefined;
   /** Written to stdin, which is then closed. With `hold`, stdin stays open until the process is killed or the helper dies. */
   readonly stdin?: Buffer | string | 'hold' | undefined;
-  /** Bytes kept of stdout and of stderr each: half of them from the start of the output, half from its end. */
+  /** Most bytes kept of stdout and of stderr, each: half of them from the start of the output, half from its end. */
   readonly maxOutputBytes: number;
-  /** Limits of the process and its descendants together; all are killed when one is exceeded. Ignored outside Linux. */
+  /**
+   * Limits of the process and its descendants together. When one is exceeded, all of these processes are killed. Ignored outside Linux.
+   */
   readonly limits?: SpawnLimits | undefined;
   /**
-   * An environment entry (`NAME=value`) that marks the descendants of the process. When the process ends, every process with the
+   * An environment entry (`NAME=value`) that marks the process and its descendants. When the process ends, every other process with the
    * mark is killed, even outside the process group. Ignored outside Linux.
    */
   readonly marker?: string | undefined;
@@ -19,12 +21,12 @@ export type SpawnRequest = {
 };
 
 export type SpawnLimits = {
-  /** Proportional set size in bytes, summed over the process and its descendants. */
+  /** Most memory in bytes: the proportional set size, summed over the process and its descendants. */
   readonly memoryBytes: number;
-  /** Number of threads of the process and its descendants. */
+  /** Number of threads at which the process and its descendants are killed. */
   readonly taskCount: number;
   /**
-   * Directories of the control group that the command runs in. Its counters show which limit was hit, and its remaining processes
+   * Directories of the control group in which the command runs. The group's counters show which limit was hit, and its remaining processes
    * are killed when the command ends.
    */
   readonly cgroups?: readonly string[] | undefined;
@@ -35,32 +37,32 @@ export type SpawnResult = {
   readonly signal: string | null;
   readonly stdout: Buffer;
   readonly stderr: Buffer;
-  /** Bytes of stdout and stderr beyond `maxOutputBytes`, which are dropped. */
+  /** Number of bytes of stdout and stderr beyond `maxOutputBytes`, which were dropped. */
   readonly droppedBytes: number;
-  /** The limit that ended the process; absent or `null` when none did. */
+  /** The limit for which the process was killed; absent or `null` when it was not killed for one. */
   readonly killedBy?: 'memory' | 'processes' | null | undefined;
 };
 
 export interface SpawnedProcess {
-  /** Id of the process and of the process group that it leads. */
+  /** Id of the process, which is also the id of the process group that it leads. */
   readonly pid: number;
   /**
-   * Resolves when the process has ended, the rest of its process group is killed and its output is closed. Rejects with
-   * `runtime_failed` when the helper dies.
+   * Resolves when the process has ended, the rest of its process group is killed and its output is closed. Rejects with `runtime_failed`
+   * when the helper dies.
    */
   readonly done: Promise<SpawnResult>;
-  /** Resolves with the first line of stdout, without the newline; `null` when the process ends without one. */
+  /** Resolves with the first line of stdout, without the newline; `null` when the process ends without writing a complete line. */
   readonly firstLine: Promise<string | null>;
-  /** Sends SIGKILL to the process group. May be called at any time and more than once. */
+  /** Kills the process group with SIGKILL. May be called at any time and more than once. */
   kill(): void;
 }
 
 /**
- * Starts child processes for the gateway. The implementation is a small helper process, because forking from a large Node process
- * blocks its event loop for 20 to 25 ms per GB of memory.
+ * Starts child processes for the gateway. The implementation is a small helper process, because forking from a large Node process blocks
+ * its event loop for 20 to 25 ms per GB of memory.
  */
 export interface Spawner {
-  /** Rejects with `runtime_failed` when the program cannot be started. */
+  /** Starts a process. Rejects with `runtime_failed` when the program cannot be started. */
   spawn(request: SpawnRequest): Promise<SpawnedProcess>;
   /** Kills all remaining processes and the helper. May be called twice. */
   close(): Promise<void>;
@@ -68,7 +70,9 @@ export interface Spawner {
   readonly helperPid?: number | null;
 }
 
-/** Messages of the gateway to its spawn helper. Both are the same version of floe, so nothing is parsed. */
+/**
+ * Messages from the gateway to its spawn helper. They are not validated, because gateway and helper are always the same version of floe.
+ */
 export type HelperRequest =
   | {
       readonly type: 'spawn';
@@ -81,7 +85,7 @@ export type HelperRequest =
   | { readonly type: 'kill'; readonly id: number }
   | { readonly type: 'close' };
 
-/** Messages of the spawn helper to its gateway. */
+/** Messages from the spawn helper to its gateway. */
 export type HelperReply =
   | { readonly type: 'ready' }
   | { readonly type: 'started'; readonly id: number; readonly pid: number }
