@@ -18,7 +18,10 @@ export class CallHealth {
     return this.isHealthy;
   }
 
-  /** Runs one call. Rejects as it does; the engine's id is added to errors of a reply's parser, which does not know it. */
+  /**
+   * Runs `work` as one call on the engine. Rejects with the error of `work`; an error that concerns the engine and has no engine id gets
+   * this engine's id.
+   */
   async track<T>(work: () => Promise<T>): Promise<T> {
     this.callCount++;
     try {
@@ -41,7 +44,7 @@ export class CallHealth {
   }
 }
 
-/** Whether the error concerns the engine, and not only this call. */
+/** Whether the error concerns the engine as a whole, and not only this call. */
 function isEngineFault({ code }: FloeError): boolean {
   return code === 'engine_unavailable' || code === 'engine_error';
 }

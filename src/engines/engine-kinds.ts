@@ -9,8 +9,8 @@ import { createVllmEngine } from './vllm/engine.ts';
 type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
- * Connects to a server of `spec.kind` and determines what it supports. Rejects with `engine_unavailable` when it cannot be reached,
- * `engine_error` when it is not a server of that kind or does not serve the model that `spec` names.
+ * Connects to a server of `spec.kind` and determines what it supports. Rejects with `engine_unavailable` when the server cannot be
+ * reached, and with `engine_error` when it is not a server of that kind or does not serve the model that `spec` names.
  */
 export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
   switch (spec.kind) {

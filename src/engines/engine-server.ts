@@ -10,16 +10,19 @@ import type { EngineSpec } from '../schema/index.ts';
 import { errorMessageOf, invalidReply, isErrorBody, parseWith } from './chat/reply-tokens.ts';
 import type { CallContext } from './engine.ts';
 
-/** Servers, uvicorn for one, close idle connections after 5 s or more; a request on a connection that is being closed would be lost. */
+/**
+ * Longest time that an idle connection is kept for reuse. It is below the 5 s after which servers such as uvicorn close an idle
+ * connection, because a request on a connection that is being closed would be lost.
+ */
 const KEEP_ALIVE_MS = 4_000;
 
-/** Time limit for opening a connection; a server that needs longer counts as unavailable. */
+/** Time limit for opening a connection. A server that takes longer counts as unavailable. */
 const CONNECT_TIMEOUT_MS = 5_000;
 
-/** Time limit of a control request, which is small; one that hangs must not block its caller. */
+/** Time limit of a control request. Control requests are small, and one that hangs must not block its caller. */
 const CONTROL_TIMEOUT_MS = 10_000;
 
-/** Largest reply body. A reply of a million ids and log-probabilities has about 110 MB. */
+/** Most bytes of a reply body that are read. A reply of a million ids and log-probabilities has about 110 MB. */
 const MAX_REPLY_BYTES = 256 * MIB;
 
 /** Error codes of failures before a connection exists: the request was not sent, so no token was sampled. */
@@ -42,7 +45,7 @@ export type HttpReply = {
   readonly body: Buffer;
 };
 
-/** A reply whose status has arrived and whose body has not. The caller must call either `read` or `each`. */
+/** A reply whose status and headers have arrived and whose body has not been read yet. The caller must call either `read` or `each`. */
 export type OpenReply = {
   readonly status: number;
   readonly headers: HttpReply['headers'];
@@ -64,7 +67,7 @@ type EngineServerOptions = {
   readonly clock: Clock;
   /** Whether the server rejected a prompt because it is too long for the model. */
   readonly isOverflow: (error: ErrorBody) => boolean;
-  /** Headers that identify a call to the server and to routers in front of it; absent when the server knows none. */
+  /** Returns the headers that identify a call to the server and to routers in front of it. Absent when the server uses no such headers. */
   readonly headersOf?: (context: CallContext) => Readonly<Record<string, string>>;
 };
 
@@ -80,7 +83,7 @@ const errorBodySchema = z.looseObject({
   error: z.looseObject({ type: z.unknown().optional(), param: z.unknown().optional(), code: z.unknown().optional() }),
 });
 
-/** HTTP client of one inference server: connections, URLs, headers, and the meaning of statuses. */
+/** HTTP client of one inference server: holds its connections, builds URLs and headers, and converts error statuses to `FloeError`. */
 export class EngineServer {
   readonly engineId: string;
   private readonly pool: Pool;
@@ -98,7 +101,7 @@ export class EngineServer {
       ...(spec.api_key === null ? {} : { authorization: `Bearer ${spec.api_key}` }),
     };
     this.pool = new Pool(base.origin, {
-      // A reply may take any time; deadlines come with the signal.
+      // A reply may take any length of time, so undici's own timeouts are switched off. The caller's abort signal carries the deadline.
       headersTimeout: 0,
       bodyTimeout: 0,
       connections: null,
@@ -110,14 +113,14 @@ export class EngineServer {
   }
 
   /**
-   * Sends a small GET that belongs to no session and resolves with its reply, of any status. Rejects as {@link post} does, and with
-   * `engine_unavailable` after {@link CONTROL_TIMEOUT_MS}.
+   * Sends a small GET that belongs to no session and resolves with its reply, whatever its status. Rejects as {@link post} does, and
+   * with `engine_unavailable` after {@link CONTROL_TIMEOUT_MS}.
    */
   controlGet(path: string, signal?: AbortSignal): Promise<HttpReply> {
     return this.control({ method: 'GET', path }, signal);
   }
 
-  /** As {@link controlGet}, with a body. */
+  /** Sends a small POST with this body. Resolves and rejects as {@link controlGet} does. */
   controlPost(path: string, body: string, signal?: AbortSignal): Promise<HttpReply> {
     return this.control({ method: 'POST', path, body }, signal);
   }
@@ -150,7 +153,10 @@ export class EngineServer {
     }
   }
 
-  /** The server's own metrics in Prometheus text; `null` when it has none, or was started without. */
+  /**
+   * Fetches the server's own metrics in Prometheus text. Resolves with `null` when the server has no metrics endpoint or was started
+   * without metrics.
+   */
   async metrics(signal: AbortSignal): Promise<string | null> {
     const reply = await this.controlGet('/metrics', signal);
     // llama.cpp without --metrics answers 501.
@@ -160,10 +166,10 @@ export class EngineServer {
   }
 
   /**
-   * Sends a request and resolves with its reply of status 200; rejects with {@link statusError} for another status. Rejects with
-   * `engine_unavailable` when no reply began: no connection could be opened, or it was lost (`details.connection_lost`) before the
-   * first byte, as happens when a server closes an idle connection in the moment that it is used. The body's functions reject with
-   * `engine_error` when the reply is incomplete (`details.broken_off`). All reject with the signal's reason when it aborts.
+   * Posts `body` to `path` and resolves with the reply of status 200; another status rejects with {@link statusError}. Rejects with
+   * `engine_unavailable` when no reply began: either no connection could be opened, or it was lost (`details.connection_lost`) before
+   * the first byte, as happens when a server closes an idle connection just as it is used. `read` and `each` of the reply reject with
+   * `engine_error` when the body is incomplete (`details.broken_off`). All of them reject with the signal's reason when it aborts.
    */
   async post(
     path: string,
@@ -187,7 +193,10 @@ export class EngineServer {
     return context.traceparent == null ? headers : { ...headers, traceparent: context.traceparent };
   }
 
-  /** Sends a small request and parses its reply with `schema`. Rejects as {@link post} does, and with `engine_error` for another reply. */
+  /**
+   * Posts a small request and parses its reply with `schema`. Rejects as {@link post} does, and with `engine_error` when the reply does
+   * not match `schema`.
+   */
   async call<T extends z.ZodType>(
     path: string,
     body: string,
@@ -203,8 +212,9 @@ export class EngineServer {
   }
 
   /**
-   * Runs one call, and posts `body` to `path` when the signal aborts meanwhile, because a server detects a closed connection late.
-   * Whether that request succeeds makes no difference to the caller. Rejects as `work` does, or with the signal's reason.
+   * Runs `work`, one call on this server. When the signal aborts while it runs, posts `body` to `path`, because a server detects a
+   * closed connection late; the result of that request is ignored. Rejects as `work` does, or with the signal's reason when it has
+   * aborted before.
    */
   async abortable<T>(signal: AbortSignal, path: string, body: string, work: () => Promise<T>): Promise<T> {
     signal.throwIfAborted();
@@ -218,7 +228,7 @@ export class EngineServer {
     }
   }
 
-  /** The error for a reply with another status than 200. */
+  /** Converts a reply whose status is not 200 to an error. */
   statusError(reply: HttpReply): FloeError {
     const { status } = reply;
     const body = errorBodyOf(jsonOf(reply.body), status);
@@ -227,10 +237,11 @@ export class EngineServer {
       return this.error('engine_unavailable', message, { status, retry_after_ms: retryAfterMs(reply.headers) });
     }
     if (status === 501) return this.error('unsupported', message, { status });
-    // URL, key, account and model are configured in floe, so a server that does not accept them does not reject the request as such.
+    // The URL, the key, the account and the model are configured in floe. A server that refuses one of them has not rejected the request
+    // itself, so this is not `engine_rejected`.
     const isMisconfigured = (status >= 401 && status <= 404) || status === 405;
     if (isMisconfigured || status >= 500 || status < 400) return this.error('engine_error', message, { status });
-    // The message stays the engine's own: harnesses recognise an overlong prompt by its wording.
+    // The engine's message is kept unchanged, because harnesses recognise an overlong prompt by its wording.
     return new FloeError('engine_rejected', message, {
       status,
       engine_id: this.engineId,
@@ -240,7 +251,7 @@ export class EngineServer {
     });
   }
 
-  /** An error with the engine's id in message and details. */
+  /** Makes an error that names the engine's id in its message and its details. */
   error(code: 'engine_error' | 'engine_unavailable' | 'unsupported', what: string, details: object = {}): FloeError {
     return new FloeError(code, `engine ${this.engineId}: ${what}`, { ...details, engine_id: this.engineId });
   }
@@ -276,12 +287,15 @@ export class EngineServer {
   }
 }
 
-/** Whether a call failed with a complete answer of the server, which shows something about its capabilities. */
+/**
+ * Whether the server itself answered the failed call with a complete reply, which shows what the server supports. False when the server
+ * was unavailable or its reply broke off.
+ */
 export function hasAnswered(error: unknown): error is FloeError {
   return FloeError.is(error) && error.code !== 'engine_unavailable' && error.details.broken_off !== true;
 }
 
-/** The JSON value of a body; `null` for a body that is not JSON. */
+/** Parses a body as JSON. Returns `null` for a body that is not JSON. */
 export function jsonOf(body: Buffer): unknown {
   try {
     return JSON.parse(body.toString('utf8'));
@@ -328,7 +342,10 @@ function transportError(thrown: unknown, engineId: string, hasBegun: boolean): F
   return new FloeError('engine_error', `engine ${engineId} failed: ${message}`, details, thrown);
 }
 
-/** Uses events, because an async iterator costs several times as much for each of a stream's many chunks. */
+/**
+ * Passes each chunk of the body to `take` until it returns true. It listens to events, because an async iterator costs several times as
+ * much for each of a stream's many chunks.
+ */
 function eachChunk(body: Readable, engineId: string, take: (chunk: Buffer) => boolean): Promise<void> {
   return new Promise((resolve, reject) => {
     let bytes = 0;
@@ -352,7 +369,7 @@ function eachChunk(body: Readable, engineId: string, take: (chunk: Buffer) => bo
     };
     body.on('data', onData);
     body.once('end', () => settle(resolve));
-    // Never removed: a body may fail after this promise has settled.
+    // This listener is never removed, because a body may still emit an error after this promise has settled.
     body.on('error', (error) => settle(() => reject(error)));
     body.once('close', () => settle(() => reject(new Error('the connection was closed'))));
   });

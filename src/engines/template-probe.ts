@@ -10,7 +10,7 @@ import {
   suffixAfter,
 } from './turn-close.ts';
 
-/** The facts of an engine whose template cannot be probed. */
+/** The template facts that are assumed for an engine whose chat template cannot be probed. */
 export const UNKNOWN_TEMPLATE: TemplateFacts = {
   close_ids: [],
   tail_render: false,
@@ -18,13 +18,15 @@ export const UNKNOWN_TEMPLATE: TemplateFacts = {
   fingerprint: null,
 };
 
-/** Renders canonical messages, given as JSON texts, by an engine's chat template. Rejects as `Engine.render` does. */
+/** Function that renders canonical messages, given as JSON texts, with an engine's chat template. Rejects as `Engine.render` does. */
 export type TemplateRenderer = (
   messageTexts: readonly string[],
   options: { readonly toolsText: string; readonly generationPrompt: boolean },
 ) => Promise<Int32Array>;
 
-/** What a template does with the thinking of a turn once other messages follow it. */
+/**
+ * What a chat template does with the thinking of an assistant turn when more messages follow that turn: `kept`, `dropped` or `unknown`.
+ */
 type ThinkingFate = TemplateFacts['thinking']['user_message'];
 
 const NO_TOOLS = '[]';
@@ -39,7 +41,7 @@ const TOOLS = JSON.stringify([
   },
 ]);
 
-/** Ids of nine letters and digits, which the strictest templates require. */
+/** Tool calls of the probe conversations. Their ids have nine letters and digits, the only form that the strictest templates accept. */
 const CALLS = [
   { id: 'abcdefgh1', name: 'look' },
   { id: 'abcdefgh2', name: 'look' },
@@ -59,14 +61,17 @@ const callTurn = (args: (index: number) => string, reasoning?: string): string =
     })),
   });
 
-/** Text of many kinds, without a closing token, so that different tokenizers produce different ids. */
+/**
+ * Text that mixes words, punctuation, scripts and white space, so that different tokenizers produce different ids for it. It contains no
+ * token that closes a turn.
+ */
 const VARIED = 'It\'s 2 o\'clock:\n\n- naïve café, 東京, 🚲\none\ntwo\n\tx += 10_000; // {"a": [1.5, null]}  \r\n';
 const RESULTS = [
   textOf({ role: 'tool', tool_call_id: CALLS[0].id, content: 'seventeen' }),
   textOf({ role: 'tool', tool_call_id: CALLS[1].id, content: VARIED }),
 ];
 const QUESTION = user(VARIED);
-/** Far more words than a template inserts by itself in place of dropped thinking. */
+/** Thinking of the probe conversations. It has far more tokens than a template inserts in place of thinking that it dropped. */
 const THINKING = 'alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima';
 const MIN_THINKING_IDS = 12;
 
@@ -82,8 +87,8 @@ const CALLED = [...BEFORE, callTurn((index) => `{"id": ${index + 7}}`)];
 const ANSWERED = [...BEFORE, textOf({ role: 'assistant', content: 'They are 18 and 19.' })];
 
 /**
- * Determines the properties of a chat template by rendering a few short conversations. Properties that depend on a conversation
- * that the renderer refuses remain unknown. Rejects as the renderer does when it cannot be reached.
+ * Determines the properties of a chat template by rendering a few short conversations. A property stays `unknown` when the renderer
+ * refuses a conversation that is needed to determine it. Rejects as the renderer does when the engine cannot be reached.
  */
 export async function probeTemplate(render: TemplateRenderer): Promise<TemplateFacts> {
   const probe = new TemplateProbe(render);
@@ -109,14 +114,17 @@ export async function probeTemplate(render: TemplateRenderer): Promise<TemplateF
 
 class TemplateProbe {
   private readonly render: TemplateRenderer;
-  /** The renderings by conversation; `null` for one that was refused. */
+  /** The ids of each rendered conversation, keyed by the conversation's JSON text; `null` for a conversation that the renderer refused. */
   private readonly rendered = new Map<string, Int32Array | null>();
 
   constructor(render: TemplateRenderer) {
     this.render = render;
   }
 
-  /** The id that follows the content of any turn of text; then that of turns of calls, if it differs. Empty when unknown. */
+  /**
+   * Finds the token ids that close an assistant turn: first the id that follows the content of a text turn, then the id that closes a
+   * turn of tool calls, if it differs. Returns an empty list when no closing id was found.
+   */
   async closeIds(): Promise<readonly number[]> {
     const plain = await this.history(placeholderHistory([]));
     const other = await this.history([QUESTION, textOf({ role: 'assistant', content: 'no' })]);
@@ -131,7 +139,10 @@ class TemplateProbe {
     return second === null || second === close ? [close] : [close, second];
   }
 
-  /** Whether messages of every kind are rendered the same after a placeholder turn as after a conversation with system text and tools. */
+  /**
+   * Whether every kind of message renders to the same ids after a short placeholder turn as after a conversation with a system message
+   * and tools.
+   */
   async tailRender(closeIds: readonly number[]): Promise<boolean> {
     if (closeIds.length === 0) return false;
     const cases = [
@@ -147,7 +158,7 @@ class TemplateProbe {
     return true;
   }
 
-  /** What the template does with the thinking of the turn that `messages` begin with. */
+  /** Determines whether the template keeps or drops the thinking of the first turn of `messages` when the other messages follow it. */
   async thinking(messages: (reasoning: string | undefined) => readonly string[]): Promise<ThinkingFate> {
     const [question = ''] = placeholderHistory([]);
     const without = await this.prompt([question, ...messages(undefined)]);
@@ -157,7 +168,10 @@ class TemplateProbe {
     return withIt.length - without.length >= MIN_THINKING_IDS ? 'kept' : 'unknown';
   }
 
-  /** Hash of the renderings after the first turn, into which some templates write the date; `null` when nothing was rendered. */
+  /**
+   * Hash of all renderings without their first turn, into which some templates write the current date; `null` when the renderer refused
+   * every conversation.
+   */
   fingerprint(closeIds: readonly number[]): string | null {
     const hash = createHash('sha256');
     let hasRendering = false;
@@ -209,8 +223,8 @@ function nullIfRejected(error: unknown): null {
 }
 
 /**
- * The first id of the common end of two renderings that occurs equally often in both. An id whose count depends on the texts, such
- * as a line break after the content, is not a close.
+ * Finds the id that closes a turn: the first id in the common end of two renderings that occurs equally often in both. An id whose count
+ * depends on the texts, such as a line break after the content, does not close a turn. `null` when there is no such id.
  */
 function firstClose(a: Int32Array, b: Int32Array): number | null {
   let shared = 0;

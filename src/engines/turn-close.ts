@@ -1,14 +1,17 @@
-/** A tool call of a placeholder turn. */
+/** A tool call in the assistant turn of a placeholder history. */
 export type PlaceholderCall = { readonly id: string; readonly name: string };
 
-/** Two words each: how the second one is tokenized does not depend on the text before the first. */
+/**
+ * Question and answer of placeholder histories. Each has two words, because the tokens of the second word do not depend on the text
+ * before the first.
+ */
 // words: quoted
 const PLACEHOLDER_QUESTION = 'Go on';
 export const PLACEHOLDER_ANSWER = 'All right';
 
 /**
- * A history that ends in an assistant turn with these calls, as JSON texts. It replaces a real conversation for templates whose
- * rendering of later messages depends on nothing before that turn.
+ * Makes a history, as JSON texts, that ends in an assistant turn with these calls. It replaces a real conversation when the template
+ * renders later messages independently of everything before that turn.
  */
 export function placeholderHistory(calls: readonly PlaceholderCall[]): readonly string[] {
   const turn =
@@ -22,14 +25,17 @@ export function placeholderHistory(calls: readonly PlaceholderCall[]): readonly 
   return [JSON.stringify({ role: 'user', content: PLACEHOLDER_QUESTION }), JSON.stringify(turn)];
 }
 
-/** The ids after the close with this number, counted from 1, or all ids for 0; `null` when there are fewer closes. */
+/**
+ * Returns the ids after the closing id with this number, counted from 1, or all ids when `number` is 0; `null` when `ids` contains fewer
+ * closing ids.
+ */
 export function idsAfterClose(ids: Int32Array, closeIds: readonly number[], number: number): Int32Array | null {
   const positions = closePositions(ids, closeIds, number);
   if (positions.length < number) return null;
   return ids.subarray(number === 0 ? 0 : (positions[number - 1] as number) + 1);
 }
 
-/** The positions of the first closes, at most `limit`. */
+/** Returns the positions of the first closing ids, at most `limit` of them. */
 function closePositions(ids: Int32Array, closeIds: readonly number[], limit: number): number[] {
   const positions: number[] = [];
   for (let at = 0; at < ids.length && positions.length < limit; at++) {
@@ -38,10 +44,10 @@ function closePositions(ids: Int32Array, closeIds: readonly number[], limit: num
   return positions;
 }
 
-/** The end of a rendered history: the id before each of its closes, and the ids after the last one. */
+/** Describes the end of a rendered history: `before` is the id in front of each closing id, `tail` the ids after the last closing id. */
 export type HistoryEnd = { readonly before: Int32Array; readonly tail: Int32Array };
 
-/** `null` for a history without a close. */
+/** Describes the end of a rendered history; `null` when the history contains no closing id. */
 export function historyEndOf(ids: Int32Array, closeIds: readonly number[]): HistoryEnd | null {
   const positions = closePositions(ids, closeIds, ids.length);
   const last = positions.at(-1);
@@ -50,8 +56,9 @@ export function historyEndOf(ids: Int32Array, closeIds: readonly number[]): Hist
 }
 
 /**
- * The ids that new messages add after a closed turn. `whole` is the rendering of the history and the messages: its first closes, as
- * many as the history has, belong to the history if the same ids precede them there. `null` when they do not.
+ * Returns the ids that new messages add after a closed turn. `whole` is the rendering of the history followed by the new messages. Its
+ * first closing ids, as many as the history has, belong to the history when the same ids precede them there; otherwise the result is
+ * `null`.
  */
 export function suffixAfter(
   whole: Int32Array,
@@ -62,7 +69,7 @@ export function suffixAfter(
   const last = positions.at(-1);
   const precedingIds = Int32Array.from(positions, (at) => whole[at - 1] ?? -1);
   if (last === undefined || !equalIds(precedingIds, before)) return null;
-  // A copy, so that the rest of the rendering does not stay in memory.
+  // The suffix is copied, so that the rest of the rendering does not stay in memory.
   const suffix = whole.slice(last + 1);
   return suffix.length > tail.length && equalIds(suffix.subarray(0, tail.length), tail) ? suffix : null;
 }

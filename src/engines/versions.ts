@@ -2,32 +2,33 @@ import { z } from 'zod';
 import type { Clock } from '../core/clock.ts';
 
 /**
- * Maximum age of the version that a call is assumed to begin with. An outdated one differs from the version after the reply, and
- * the reply then has no version instead of a wrong one.
+ * Longest time that a version read from the server is used as the version at the start of a call. When that version is out of date it
+ * differs from the version after the reply, and the reply is then recorded without a version instead of with a wrong one.
  */
 const MAX_AGE_MS = 100;
 
 const weightInfoSchema = z.looseObject({ weight_version: z.union([z.string(), z.int()]).nullish() });
 
-/** Requests the weights' version from the server. Status 404 or 405 means that the server has no such endpoint. */
+/** Function that requests the version of the weights from the server. Status 404 or 405 means that the server has no such endpoint. */
 type VersionSource = () => Promise<{ readonly status: number; readonly body: Buffer }>;
 
 /**
- * The policy version that an engine reports, requested when it is needed and cached for {@link MAX_AGE_MS}. An engine that reports
- * none runs the {@link assign}ed one; an engine without the endpoint is not requested again.
+ * Tracks the policy version that an engine reports. The version is requested when it is needed and cached for {@link MAX_AGE_MS}. For an
+ * engine that reports no version, the version passed to {@link assign} is used; an engine without the endpoint is not asked a second
+ * time.
  */
 export class EngineVersions {
   private readonly clock: Clock;
   private readonly source: VersionSource;
   private latest: string | null = null;
-  /** The version set from outside, for servers that do not report one. */
+  /** The version that {@link assign} was called with, for servers that do not report one; `null` before that. */
   private assigned: string | null = null;
   private requestedAtMs = Number.NEGATIVE_INFINITY;
   private pending: Promise<string | null> | null = null;
-  /** A request that begins when the pending one has ended. */
+  /** A request that starts when the pending one has ended; `null` when none is queued. */
   private next: Promise<string | null> | null = null;
   private hasNoEndpoint = false;
-  /** Whether the server has reported a version, so that the assigned one no longer counts. */
+  /** Whether the server has reported a version. The assigned version is ignored from then on. */
   private hasReported = false;
 
   constructor(clock: Clock, source: VersionSource) {
@@ -35,18 +36,21 @@ export class EngineVersions {
     this.source = source;
   }
 
-  /** The last known version; `null` when unknown. */
+  /** The version that was last read or assigned; `null` when it is unknown. */
   get last(): string | null {
     return this.latest;
   }
 
-  /** Sets the version of the weights, used while the server does not report one. */
+  /** Sets the version of the weights that is used while the server does not report one. */
   assign(version: string): void {
     this.assigned = version;
     if (!this.hasReported) this.latest = version;
   }
 
-  /** `null` when unknown. Never rejects: an engine that cannot report its version can still be sampled from. */
+  /**
+   * Resolves with the version of the weights, at most {@link MAX_AGE_MS} old; `null` when it is unknown. Never rejects, because an
+   * engine that cannot report its version can still be sampled from.
+   */
   current(): Promise<string | null> {
     if (this.hasNoEndpoint || this.clock.monotonicMs() - this.requestedAtMs < MAX_AGE_MS) {
       return Promise.resolve(this.latest);
@@ -55,8 +59,8 @@ export class EngineVersions {
   }
 
   /**
-   * The version of now or later, `null` when unknown: a pending request may have been answered before a weight update, so its result
-   * does not count. Replies that end concurrently share one request.
+   * Reads the version after a reply has ended; `null` when it is unknown. The result of a request that is already pending does not
+   * count, because the server may have answered it before a weight update. Replies that end concurrently share one request.
    */
   afterReply(): Promise<string | null> {
     if (this.hasNoEndpoint) return Promise.resolve(this.latest);

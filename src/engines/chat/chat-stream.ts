@@ -17,13 +17,19 @@ export type CallDelta = z.output<typeof callDeltaSchema>;
 
 type ChatStreamDeps = {
   readonly listener: ReplyListener;
-  /** Takes the data of one chunk. An error that it throws ends the stream. */
+  /** Parses the data of one chunk. An error that it throws ends the stream. */
   readonly takeChunk: (data: Buffer) => void;
-  /** Number of prompt tokens, for the listener when the first token arrives; `null` when the engine has not reported it by then. */
+  /**
+   * Returns the number of prompt tokens, which is passed to the listener when the first token arrives; `null` when the engine has not
+   * reported it by then.
+   */
   readonly promptTokens: () => number | null;
 };
 
-/** The part of reading a chat completion's stream that all engines share: chunks until `[DONE]`, the message, and its listener. */
+/**
+ * Reads the stream of a chat completion. It does the part that is the same for all engines: it splits the bytes into chunks until
+ * `[DONE]`, assembles the message, and notifies the listener.
+ */
 export class ChatStream {
   private readonly deps: ChatStreamDeps;
   private readonly events = new EventSplitter();
@@ -39,14 +45,17 @@ export class ChatStream {
     });
   }
 
-  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws what `takeChunk` throws. */
+  /**
+   * Processes the next bytes of the body, which may be split at any position. Returns true when the stream is complete. Throws what
+   * `takeChunk` throws.
+   */
   push(bytes: Buffer): boolean {
     this.events.push(bytes, (data) => {
       if (this.hasEnded) return;
       if (data.equals(DONE)) this.hasEnded = true;
       else this.deps.takeChunk(data);
     });
-    // Once for all events of one read, so that a fast engine costs one delta per read instead of one per token.
+    // Flushes once for all events of one read, so that a fast engine costs one delta per read instead of one per token.
     this.builder.flush();
     return this.hasEnded;
   }
@@ -59,20 +68,22 @@ export class ChatStream {
     this.builder.addText(text);
   }
 
-  /** Adds a piece of the call at `index`. Throws `engine_error` when a call before that index is missing. */
+  /** Adds a piece of the tool call at `index`. Throws `engine_error` when a call with a lower index has not arrived yet. */
   addCall(index: number, { id, function: piece }: CallDelta): void {
     const isAdded = index >= 0 && this.builder.addCall(index, id ?? '', piece?.name ?? '', piece?.arguments ?? '');
     if (!isAdded) throw invalidReply(`tool_calls.${index} arrives before the calls with lower indices`);
   }
 
-  /** Notifies the listener, once, that the first token has arrived; the first delta does so too. */
+  /** Notifies the listener once that the first token has arrived. The first delta calls this too. */
   start(): void {
     if (this.hasStarted) return;
     this.hasStarted = true;
     this.deps.listener.started(this.deps.promptTokens());
   }
 
-  /** The end of a stream that must be recorded completely. Throws `engine_error` naming the part that is missing. */
+  /**
+   * Checks that the stream ended with everything that a completion record needs. Throws `engine_error` naming the part that is missing.
+   */
   end<U>(finishReason: string | null, usage: U | null | undefined): { finishReason: string; usage: U } {
     if (finishReason === null) throw truncatedStream('it has no finish chunk');
     if (!this.hasEnded) throw truncatedStream('it has no [DONE]');
@@ -80,7 +91,7 @@ export class ChatStream {
     return { finishReason, usage };
   }
 
-  /** The message that the chunks contain. Throws `engine_error` for a call without id or name. */
+  /** Returns the message that the chunks contain. Throws `engine_error` when a tool call has no id or no name. */
   message(): AssistantMessage {
     const incomplete = this.builder.incompleteCall();
     if (incomplete !== null) throw invalidReply(`tool_calls.${incomplete.index} has no ${incomplete.field}`);
@@ -88,12 +99,12 @@ export class ChatStream {
   }
 }
 
-/** The error for a stream that ended too early. */
+/** Makes the error for a stream that ended before it was complete. */
 export function truncatedStream(missing: string): FloeError {
   return invalidReply(`the stream broke off: ${missing}`);
 }
 
-/** Whether a reply is a stream of events; a server that does not stream answers with one JSON body instead. */
+/** Whether a reply is a stream of server-sent events. A server that does not stream answers with one JSON body instead. */
 export function isEventStream({ headers }: OpenReply): boolean {
   return String(headers['content-type'] ?? '').startsWith('text/event-stream');
 }
@@ -105,15 +116,15 @@ const SPACE = 0x20;
 const NEWLINE = Buffer.from('\n');
 
 /**
- * Splits server-sent events, whose bytes may be split at any position, into the data of each event. Lines end with LF or CRLF;
- * comments and fields other than `data` are skipped; an event that the stream does not finish is dropped.
+ * Splits server-sent events, whose bytes may be split at any position, into the data of each event. Lines may end with LF or CRLF.
+ * Comments and fields other than `data` are skipped, and an event that is incomplete at the end of the stream is dropped.
  */
 export class EventSplitter {
-  /** The pieces of an unfinished line. */
+  /** The received pieces of a line whose end has not arrived yet. */
   private line: Buffer[] = [];
   private data: Buffer[] = [];
 
-  /** Calls `onEvent` for each event that these bytes complete. */
+  /** Processes the next bytes and calls `onEvent` for each event that they complete. */
   push(chunk: Buffer, onEvent: (data: Buffer) => void): void {
     let from = 0;
     for (;;) {

@@ -2,12 +2,12 @@ import { z } from 'zod';
 import type { ReplyDelta } from '../../core/reply.ts';
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
 
-/** The tool calls of a message that is not streamed. */
+/** Schema of the tool calls of a message that is not streamed. */
 export const toolCallsSchema = z
   .array(z.looseObject({ id: z.string(), function: z.looseObject({ name: z.string(), arguments: z.string() }) }))
   .nullish();
 
-/** The calls without fields that only some servers add. */
+/** Converts parsed tool calls to floe's form, without the fields that only some servers add. */
 export function toolCallsFrom(calls: z.output<typeof toolCallsSchema>): ToolCall[] {
   return (calls ?? []).map(({ id, function: { name, arguments: text } }) => ({
     id,
@@ -16,7 +16,10 @@ export function toolCallsFrom(calls: z.output<typeof toolCallsSchema>): ToolCall
   }));
 }
 
-/** A message in the notation of the API: empty fields are left out, and empty content next to calls is `null`. */
+/**
+ * Makes an assistant message as the chat completions API writes it: empty fields are left out, and content that is empty next to calls
+ * is `null`.
+ */
 export function assistantMessage(content: string, reasoning: string, calls: readonly ToolCall[]): AssistantMessage {
   return {
     role: 'assistant',
@@ -26,12 +29,18 @@ export function assistantMessage(content: string, reasoning: string, calls: read
   };
 }
 
-/** The content of a message with these calls: content of only white space next to calls is layout, and dropped. */
+/**
+ * Returns the content of a message with these calls. Content that is only white space next to calls is formatting of the model and is
+ * dropped.
+ */
 export function contentWithCalls(content: string, calls: readonly ToolCall[]): string {
   return calls.length > 0 && content.trim() === '' ? '' : content;
 }
 
-/** Whether a message, as JSON text, has an image part. An unescaped quote after a bracket or comma begins a key in JSON text. */
+/**
+ * Whether a message, given as JSON text, has an image part. An unescaped quote after a bracket or comma always begins a key in JSON
+ * text.
+ */
 export function hasImage(messageText: string): boolean {
   return /[{,]\s*"image_url"\s*:/.test(messageText);
 }
@@ -39,11 +48,10 @@ export function hasImage(messageText: string): boolean {
 type GrowingCall = { id: string; name: string; text: string; sentChars: number };
 
 /**
- * Assembles a message from the pieces that an engine streams, and emits deltas meanwhile.
- *
- * Deltas have a fixed order: thinking, text, calls. A piece that an engine streams out of this order becomes part of the message
- * but of no delta, and neither does anything after it. White space alone before or after calls is dropped, as in replies that are
- * not streamed. A surrogate pair is never split between two deltas.
+ * Assembles a message from the pieces that an engine streams, and emits deltas while it grows. Deltas have a fixed order: thinking,
+ * text, calls. A piece that an engine streams out of this order becomes part of the message but of no delta, and no delta follows it.
+ * White space alone before or after calls is dropped, as in replies that are not streamed. A surrogate pair is never split between two
+ * deltas.
  */
 export class MessageBuilder {
   private readonly emit: (delta: ReplyDelta) => void;
@@ -68,7 +76,7 @@ export class MessageBuilder {
     else this.textAfterCalls += text;
   }
 
-  /** Adds a piece of the call at `index`. Returns false when a call before that index is missing, and adds nothing then. */
+  /** Adds a piece of the call at `index`. Returns false and adds nothing when a call with a lower index has not arrived yet. */
   addCall(index: number, id: string, name: string, text: string): boolean {
     if (index > this.calls.length) return false;
     this.calls[index] ??= { id: '', name: '', text: '', sentChars: 0 };
@@ -79,7 +87,7 @@ export class MessageBuilder {
     return true;
   }
 
-  /** Emits everything added since the last flush. */
+  /** Emits everything that was added since the last flush. */
   flush(): void {
     if (this.textSentChars === 0 && this.callsSent === 0) {
       const text = unsent(this.reasoning, this.reasoningSentChars);
@@ -97,7 +105,7 @@ export class MessageBuilder {
     this.flushCalls();
   }
 
-  /** The first call without an id or a name; `null` when every call has both. */
+  /** Returns the first call that lacks an id or a name, and the name of that field; `null` when every call has both. */
   incompleteCall(): { readonly index: number; readonly field: string } | null {
     const index = this.calls.findIndex(({ id, name }) => id === '' || name === '');
     return index < 0 ? null : { index, field: this.calls[index]?.id === '' ? 'id' : 'name' };
@@ -122,7 +130,7 @@ export class MessageBuilder {
       const text = unsent(call.text, call.sentChars);
       if (text !== '') this.emit({ kind: 'arguments', index, text });
       call.sentChars += text.length;
-      // The delta of the next call would end this one.
+      // Stops here, because a delta of the next call would tell the listener that this call is complete.
       if (call.sentChars < call.text.length) return;
     }
   }
@@ -132,7 +140,7 @@ function withoutBlank(text: string): string {
   return text.trim() === '' ? '' : text;
 }
 
-/** The text after the first `sentChars` characters, without half a surrogate pair at its end. */
+/** Returns the text after the first `sentChars` characters, leaving out half a surrogate pair at its end. */
 function unsent(text: string, sentChars: number): string {
   if (sentChars === text.length) return '';
   const last = text.charCodeAt(text.length - 1);

@@ -1,15 +1,18 @@
 import { LRUCache } from 'lru-cache';
 import { MIB } from '../../core/bytes.ts';
 
-// Hand-written because every model call passes here: these scanners are measured by `npm run bench -- proxy`.
+// These scanners are hand-written because every model call runs them; `npm run bench -- proxy` measures them.
 
-/** Largest token id: ids are stored as int32. */
+/** Largest token id that is accepted, because ids are stored as int32. */
 const MAX_ID = 2 ** 31 - 1;
 
-/** Distance, in ids, between recorded text positions. Closer marks cost memory, wider ones repeat more work after a difference. */
+/**
+ * Number of ids between two recorded text positions. Closer positions cost memory, wider ones mean that more ids are parsed again after
+ * a difference.
+ */
 const IDS_PER_MARK = 256;
 
-/** Bound on the texts and ids kept for comparison: about four hundred sessions of 16,000 ids. */
+/** Most bytes of texts and ids that are kept for comparison, enough for about four hundred sessions of 16,000 ids. */
 const MEMORY_BYTES = 64 * MIB;
 
 const COMMA = 0x2c;
@@ -19,26 +22,31 @@ const OPEN = 0x5b;
 const COLON = 0x3a;
 const ZERO = 0x30;
 
-/** An array of ids found in the bytes of a JSON text: `[start, end)` is the array with its brackets. */
+/**
+ * An array of ids found in the bytes of a JSON text. `start` and `end` are the offsets of its opening bracket and of the byte after its
+ * closing bracket.
+ */
 export type ScannedIds = { readonly ids: Int32Array; readonly start: number; readonly end: number };
 
 /**
- * The ids of a session's last prompt. `text` is a view of the whole reply, which stays in memory with it: a copy would cost more
- * than the rest of the reply takes. `marks[k]` is the offset in `text` at which the id with index `k * IDS_PER_MARK` begins.
+ * The ids of a session's previous prompt. `text` is a view into the whole reply, which therefore stays in memory: copying the ids' text
+ * would cost more memory than the rest of the reply takes. `marks[k]` is the offset in `text` at which the id with index `k *
+ * IDS_PER_MARK` begins.
  */
 type KnownIds = { readonly text: Buffer; readonly ids: Int32Array; readonly marks: Uint32Array };
 
 /**
  * Reads the prompt ids of replies directly from the bytes: they are most of a reply, and JSON.parse takes several times as long. A
- * session's prompt usually begins with its previous one; the text that both share is not parsed twice.
+ * session's prompt usually begins with its previous prompt, and the text that the two prompts share is not parsed again.
  */
 export class IdScanner {
-  /** By session. */
+  /** The ids of the previous prompt, keyed by session id. */
   private readonly memory = new LRUCache<string, KnownIds>({ maxSize: MEMORY_BYTES, sizeCalculation: sizeOf });
 
   /**
-   * The first array of non-negative int32 under `key`. `null` when there is none or it holds anything but ids; the caller then
-   * parses the whole text. `"key":` with a plain closing quote cannot occur inside a JSON string, where quotes are escaped.
+   * Finds the first array of non-negative int32 under `key`. Returns `null` when there is no such array or it holds anything but ids;
+   * the caller then parses the whole text. The bytes `"key":` with plain quotes cannot occur inside a JSON string, where quotes are
+   * escaped.
    */
   scan(bytes: Buffer, key: string, sessionId: string): ScannedIds | null {
     const bounds = findArray(bytes, key);
@@ -46,14 +54,14 @@ export class IdScanner {
     const text = bytes.subarray(bounds.open + 1, bounds.close);
     const parsed = parseIds(text, this.memory.get(sessionId) ?? null);
     if (parsed === null) return null;
-    // Without a second mark nothing can be reused; sessions with such short prompts would only fill the memory.
+    // A prompt with fewer than two marks is not remembered, because no part of it could be reused and it would only fill the memory.
     if (parsed.marks.length < 2) this.memory.delete(sessionId);
     else this.memory.set(sessionId, { text, ...parsed });
     return { ids: parsed.ids, start: bounds.open, end: bounds.close + 1 };
   }
 }
 
-/** As {@link IdScanner.scan}, without a memory of earlier prompts. */
+/** Does the same as {@link IdScanner.scan}, without remembering earlier prompts. */
 export function scanIds(bytes: Buffer, key: string): ScannedIds | null {
   const bounds = findArray(bytes, key);
   if (bounds === null) return null;
@@ -61,12 +69,15 @@ export function scanIds(bytes: Buffer, key: string): ScannedIds | null {
   return parsed === null ? null : { ids: parsed.ids, start: bounds.open, end: bounds.close + 1 };
 }
 
-/** `difference` is the first index at which the ids differ from those that were sent; `null` when they are equal. */
+/**
+ * Result of {@link compareIds}: `difference` is the first index at which the received ids differ from the sent ones, `null` when they
+ * are equal; `start` and `end` delimit the array in the bytes.
+ */
 export type ComparedIds = { readonly difference: number | null; readonly start: number; readonly end: number };
 
 /**
- * Compares the array under `key` with the ids that were sent, at memory speed when both are written alike. `sentText` is the JSON
- * text of the concatenated `sentIds`. `null` when there is no such array of ids.
+ * Compares the array under `key` with the ids that were sent. When the received text equals `sentText`, the JSON text of the
+ * concatenated `sentIds`, only bytes are compared, which is fastest. Returns `null` when `bytes` has no array of ids under `key`.
  */
 export function compareIds(
   bytes: Buffer,
@@ -83,7 +94,7 @@ export function compareIds(
   return parsed === null ? null : { difference: firstDifference(parsed.ids, sentIds), ...range };
 }
 
-/** The first index at which `ids` differ from the concatenated `parts`; `null` when they are equal. */
+/** Returns the first index at which `ids` differ from the concatenated `parts`; `null` when they are equal. */
 export function firstDifference(ids: ArrayLike<number>, parts: readonly Int32Array[]): number | null {
   let at = 0;
   for (const part of parts) {
@@ -114,12 +125,12 @@ function skipSpaces(bytes: Buffer, from: number): number {
   return at;
 }
 
-/** Parses comma-separated ids; those of the longest marked prefix that the text shares with `known` are copied from there. */
+/** Parses comma-separated ids. The ids of the longest prefix that the text shares with `known`, up to a mark, are copied from `known`. */
 function parseIds(text: Buffer, known: KnownIds | null): { ids: Int32Array; marks: Uint32Array } | null {
   const sharedMarks = known === null ? 0 : countSharedMarks(text, known);
   const sharedCount = sharedMarks * IDS_PER_MARK;
   const from = known === null || sharedMarks === 0 ? 0 : (known.marks[sharedMarks] as number);
-  // The shortest id is one digit and a comma.
+  // An id takes at least two bytes, one digit and a comma, so half the text's length bounds the number of ids.
   const capacity = sharedCount + ((text.length - from) >> 1) + 1;
   const ids = new Int32Array(capacity);
   const marks = new Uint32Array(Math.floor(capacity / IDS_PER_MARK) + 1);
@@ -132,12 +143,12 @@ function parseIds(text: Buffer, known: KnownIds | null): { ids: Int32Array; mark
   return { ids: trimmed(ids, count), marks: marks.slice(0, Math.ceil(count / IDS_PER_MARK)) };
 }
 
-/** A view when little capacity is unused, otherwise a copy of the exact size. */
+/** Cuts `ids` to `count` elements: returns a view when little capacity is unused, otherwise a copy of the exact size. */
 function trimmed(ids: Int32Array, count: number): Int32Array {
   return ids.length - count <= IDS_PER_MARK ? ids.subarray(0, count) : ids.slice(0, count);
 }
 
-/** Number of whole intervals between marks, from the start, whose bytes are the same in both texts. */
+/** Returns the number of complete intervals between marks, counted from the start, whose bytes are the same in both texts. */
 function countSharedMarks(text: Buffer, known: KnownIds): number {
   let shared = 0;
   let different = known.marks.length;
@@ -152,7 +163,10 @@ function countSharedMarks(text: Buffer, known: KnownIds): number {
   return shared;
 }
 
-/** Fills `ids` from index `first` and records the marks. Returns the number of ids; `null` for text that is not a list of ids. */
+/**
+ * Parses the ids of `text` into `ids`, starting at index `first`, and records the marks. Returns the number of ids; `null` for text that
+ * is not a list of ids.
+ */
 function parseInts(text: Buffer, from: number, ids: Int32Array, first: number, marks: Uint32Array): number | null {
   let count = first;
   let at = from;
@@ -173,7 +187,7 @@ function parseInts(text: Buffer, from: number, ids: Int32Array, first: number, m
     if (at < end && text[at] === SPACE) at = skipSpaces(text, at);
     if (at < end && text[at] !== COMMA) return null;
     at++;
-    // A comma at the end has no id after it.
+    // A list that ends with a comma is malformed.
     if (at === end) return null;
   }
   return count;
@@ -182,23 +196,26 @@ function parseInts(text: Buffer, from: number, ids: Int32Array, first: number, m
 const NUMBER_PATTERN = String.raw`(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)`;
 const ID_PATTERN = String.raw`(0|[1-9]\d{0,9})`;
 
-/** An entry as vLLM's chat completions write it, with the id in the field of the token's text. */
+/** Matches one log-probability entry as vLLM's chat completions write it, where the field of the token's text holds the id. */
 const CHAT_ENTRY = new RegExp(
   String.raw`\{"token":"token_id:${ID_PATTERN}","logprob":${NUMBER_PATTERN},"bytes":(?:null|\[[\d,]*\]),"top_logprobs":\[\]\}`,
   'y',
 );
 
-/** An entry as vLLM's `/inference/v1/generate` writes it. */
+/** Matches one log-probability entry as vLLM's `/inference/v1/generate` writes it. */
 const GENERATE_ENTRY = new RegExp(
   String.raw`\{"token_id":${ID_PATTERN},"logprob":${NUMBER_PATTERN}(?:,"rank":(?:null|\d+))?,"top_logprobs":\[\]\}`,
   'y',
 );
 
 const LOGPROBS_START = Buffer.from('"logprobs":{"content":[');
-/** Follows the last entry of a list of log-probabilities, and occurs nowhere else in it. */
+/** Bytes that end a list of log-probabilities and occur nowhere else in it. */
 const LOGPROBS_END = Buffer.from('[]}]');
 
-/** A list of log-probabilities in columns. `[start, end)` is the array with its brackets in the reply's bytes. */
+/**
+ * A list of log-probabilities, as one list of ids and one of values. `start` and `end` are the offsets of its opening bracket and of the
+ * byte after its closing bracket in the reply.
+ */
 export type ScannedLogprobs = {
   readonly ids: readonly number[];
   readonly values: readonly number[];
@@ -208,8 +225,8 @@ export type ScannedLogprobs = {
 
 /**
  * Reads the first list of log-probabilities directly from the bytes: next to the prompt's ids it is most of a reply, and parsing an
- * object for each token takes several times as long. `null` for a list in any other notation; the caller then parses it. The
- * field's name, with plain quotes, cannot occur inside a JSON string.
+ * object for each token takes several times as long. Returns `null` for a list in any other notation; the caller then parses that list
+ * as JSON. The field's name, with plain quotes, cannot occur inside a JSON string.
  */
 export function scanLogprobs(bytes: Buffer): ScannedLogprobs | null {
   const field = bytes.indexOf(LOGPROBS_START);

@@ -3,28 +3,40 @@ import { FloeError } from '../../core/errors.ts';
 import type { FinishReason, Usage, VersionSpan } from '../../schema/index.ts';
 import type { ScannedIds, ScannedLogprobs } from './reply-scan.ts';
 
-/** How far above 0 a log-probability may be: the log-probability of a certain token is a float32 sum with rounding errors. */
+/**
+ * Largest log-probability that is accepted. The log-probability of a certain token may lie slightly above 0, because it is a float32 sum
+ * with rounding errors.
+ */
 const LOGPROB_ROUNDING = 1e-3;
 
-/** Replaces an id array that was read from the bytes; a number is not a valid value of that field otherwise. */
+/**
+ * Number that replaces an id array which was read from the bytes, before the rest is parsed as JSON. No valid reply has a number in that
+ * field.
+ */
 const SCANNED_IDS_MARK = -1;
 
-/** Replaces a list of log-probabilities that was read from the bytes. */
+/** Number that replaces a list of log-probabilities which was read from the bytes, before the rest is parsed as JSON. */
 const SCANNED_LOGPROBS_MARK = -2;
 
-/** Token ids are stored as int32. */
+/** Largest token id, because token ids are stored as int32. */
 const MAX_TOKEN_ID = 2 ** 31 - 1;
 
 export const tokenIdSchema = z.int().min(0).max(MAX_TOKEN_ID);
 
 export const tokenIdsSchema = z.array(tokenIdSchema);
 
-/** A list of ids in JSON that {@link parseReplyJson} has parsed. */
+/**
+ * Schema of a list of ids in JSON that {@link parseReplyJson} has parsed: an array, or the mark of an array that was read from the
+ * bytes.
+ */
 export const idsSchema = z.union([tokenIdsSchema, z.literal(SCANNED_IDS_MARK)]).nullish();
 
 export const logprobsSchema = z.looseObject({ content: z.array(z.unknown()).nullish() }).nullish();
 
-/** A list of log-probabilities in JSON that {@link parseReplyJson} has parsed. */
+/**
+ * Schema of a list of log-probabilities in JSON that {@link parseReplyJson} has parsed: an array, or the mark of one that was read from
+ * the bytes.
+ */
 export const scannedLogprobsSchema = z
   .looseObject({ content: z.union([z.array(z.unknown()), z.literal(SCANNED_LOGPROBS_MARK)]).nullish() })
   .nullish();
@@ -39,19 +51,22 @@ export const usageSchema = z.looseObject({
   prompt_tokens_details: z.looseObject({ cached_tokens: z.int().nullish() }).nullish(),
 });
 
-/** The error for a reply that must not be recorded; `reason` names what is wrong with it. */
+/** Makes the error for a reply that must not be recorded; `reason` states what is wrong with it. */
 export function invalidReply(reason: string, cause?: unknown, details: object = {}): FloeError {
   return new FloeError('engine_error', `the engine's reply cannot be recorded: ${reason}`, { ...details }, cause);
 }
 
-/** The error for a reply that was aborted before its first token: no token is lost when it is sampled on another engine. */
+/**
+ * Makes the error for a reply that was aborted before its first token. Its code is `engine_unavailable`, so that the reply is sampled on
+ * another engine; no token is lost.
+ */
 export function abortedBeforeFirstToken(): FloeError {
   return new FloeError('engine_unavailable', 'the engine aborted the reply before its first token');
 }
 
 /**
- * Parses a reply's JSON, except for an id array and a list of log-probabilities that were read from its bytes. Throws `engine_error`
- * for text that is not JSON, and for a body that reports an error.
+ * Parses a reply's JSON, except for an id array and a list of log-probabilities that were already read from its bytes. Throws
+ * `engine_error` for text that is not JSON, and for a body that reports an error.
  */
 export function parseReplyJson(
   body: Buffer,
@@ -88,7 +103,7 @@ function textWithout(body: Buffer, cuts: Cut[]): string {
   return text + body.toString('utf8', at);
 }
 
-/** The value with the schema's type. Throws `engine_error` naming the first field that does not match. */
+/** Parses `json` with `schema`. Throws `engine_error` naming the first field that does not match. */
 export function parseWith<T extends z.ZodType>(schema: T, json: unknown): z.output<T> {
   const parsed = schema.safeParse(json);
   if (parsed.success) return parsed.data;
@@ -98,7 +113,10 @@ export function parseWith<T extends z.ZodType>(schema: T, json: unknown): z.outp
 
 const errorBodySchema = z.looseObject({ error: z.unknown() });
 
-/** Checked without a schema, because a mismatch creates an error object, a cost that every good reply would have. */
+/**
+ * Whether a reply's JSON reports an error. It is checked without a schema, because zod creates an error object for each mismatch, a cost
+ * that every good reply would have.
+ */
 export function isErrorBody(json: unknown): boolean {
   if (typeof json !== 'object' || json === null) return false;
   return 'error' in json || ('object' in json && json.object === 'error');
@@ -106,7 +124,7 @@ export function isErrorBody(json: unknown): boolean {
 
 const messageBodySchema = z.looseObject({ message: z.string() });
 
-/** The message of an error body, in either notation that vLLM has used; `null` when it has none. */
+/** Returns the message of an error body, in either notation that vLLM has used; `null` when it has no message. */
 export function errorMessageOf(json: unknown): string | null {
   const nested = errorBodySchema.safeParse(json);
   const holder = messageBodySchema.safeParse(nested.success && nested.data.error ? nested.data.error : json);
@@ -115,8 +133,8 @@ export function errorMessageOf(json: unknown): string | null {
 }
 
 /**
- * Throws `engine_error` for a reply with the id of another floe call: the server or a router has mixed up replies. A reply's id
- * repeats the request id that was sent.
+ * Throws `engine_error` when a reply carries the id of another floe call, which means that the server or a router has mixed up replies.
+ * A reply's id repeats the request id that was sent.
  */
 export function assertReplyId(id: string | null | undefined, completionId: string): void {
   if (!id || id.endsWith(completionId)) return;
@@ -126,18 +144,18 @@ export function assertReplyId(id: string | null | undefined, completionId: strin
   }
 }
 
-/** Throws `engine_error` for a reply of a model that the server did not have when the engine was registered. */
+/** Throws `engine_error` when the reply names a model that the server did not serve when the engine was registered. */
 export function assertReplyModel(model: string | null | undefined, models: ReadonlySet<string>): void {
   if (!model || models.has(model)) return;
   throw invalidReply(`model is ${JSON.stringify(model)}, at registration it was ${[...models].join(' or ')}`);
 }
 
-/** Throws `engine_error` when the number of ids differs from the usage. */
+/** Throws `engine_error` when the number of ids differs from the number of tokens in the usage. */
 export function assertIdCount(field: string, count: number, usageField: string, usage: number): void {
   if (count !== usage) throw invalidReply(`${field} has ${count} ids, but ${usageField} is ${usage}`);
 }
 
-/** The ids of a field with {@link idsSchema}. Throws `engine_error` when there are none. */
+/** Returns the ids of a field that was parsed with {@link idsSchema}. Throws `engine_error` when the field is missing. */
 export function idsFrom(
   value: number[] | number | null | undefined,
   scanned: ScannedIds | null,
@@ -151,7 +169,10 @@ export function idsFrom(
   return scanned.ids;
 }
 
-/** The entries of a field with {@link scannedLogprobsSchema}, parsed or scanned. Throws `engine_error` for a mark that was not scanned. */
+/**
+ * Returns the entries of a field that was parsed with {@link scannedLogprobsSchema}, whether they were parsed or read from the bytes.
+ * Throws `engine_error` for a mark although nothing was read from the bytes.
+ */
 export function logprobEntriesFrom(
   content: readonly unknown[] | number | null | undefined,
   scanned: ScannedLogprobs | null,
@@ -161,7 +182,7 @@ export function logprobEntriesFrom(
   return scanned;
 }
 
-/** The log-probability of a sampled token. Throws `engine_error` for any other value. */
+/** Returns `value` when it is the log-probability of a sampled token. Throws `engine_error` for any other value. */
 export function logprobFrom(value: unknown, field: string): number {
   if (isLogprob(value)) return value;
   if (typeof value !== 'number' || !Number.isFinite(value)) throw invalidReply(`${field} is not a finite number`);
@@ -184,7 +205,10 @@ export function finishReasonFrom(reason: string): FinishReason {
   }
 }
 
-/** Version spans that cover `count` ids without gaps; `null` when there are none. Throws `engine_error` for spans that do not. */
+/**
+ * Converts reported version spans, which must cover `count` ids without gaps; `null` when there are no spans. Throws `engine_error` for
+ * gaps or overlaps.
+ */
 export function versionSpansFrom(spans: z.output<typeof versionsSchema>, count: number): VersionSpan[] | null {
   if (spans === null || spans === undefined || spans.length === 0) return null;
   let next = 0;
@@ -198,7 +222,10 @@ export function versionSpansFrom(spans: z.output<typeof versionsSchema>, count: 
   return spans.map(({ version, start, end }) => ({ version: version === null ? null : String(version), start, end }));
 }
 
-/** The usage as reported. An impossible number of cached tokens becomes `null`: training ignores it, but clients may rely on it. */
+/**
+ * Converts the reported usage. An impossible number of cached tokens becomes `null`, because training ignores that number but clients
+ * may rely on it.
+ */
 export function usageFrom({
   prompt_tokens,
   completion_tokens,
@@ -210,8 +237,8 @@ export function usageFrom({
 }
 
 /**
- * The usage of a resumed reply: its first part is not counted as prompt, although the later call was prompted with it.
- * `cachedTokens` is what the later call reported.
+ * Returns the usage of a resumed reply. The tokens sampled first do not count as prompt, although the later call was prompted with them.
+ * `cachedTokens` is the number that the later call reported.
  */
 export function resumedUsage(promptTokens: number, completionTokens: number, cachedTokens: number | null): Usage {
   return {
@@ -237,8 +264,8 @@ function concat<T extends Int32Array | Float32Array>(first: T, second: T, make: 
 }
 
 /**
- * The version spans of a resumed reply: `later`, counted from the first resumed token, follows the `count` tokens that `first`
- * covers. Adjacent spans of one version become one span.
+ * Joins the version spans of a resumed reply. `later`, whose positions count from the first resumed token, follows the `count` tokens
+ * that `first` covers. Adjacent spans of one version become one span.
  */
 export function joinVersionSpans(
   first: readonly VersionSpan[],

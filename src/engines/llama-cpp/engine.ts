@@ -14,7 +14,10 @@ import { LlamaCppTokenizer } from './tokenizer.ts';
 
 const NEVER_ABORTED = new AbortController().signal;
 
-/** Text of complete characters; its first token is forced in requests that only need the probabilities of the other tokens. */
+/**
+ * Text whose first token is forced in requests that only serve to read the probabilities of the tokens after a prompt. It consists of
+ * complete characters.
+ */
 const FORCED_TEXT = 'a';
 
 const NOTES = [
@@ -27,9 +30,9 @@ const NOTES = [
 const PREFILL_NOTE = 'its turns cannot be spliced: start it with --no-prefill-assistant';
 
 /**
- * Connects to a llama.cpp server. Its prompts are always ids: messages are rendered by its template first. Rejects with
- * `engine_unavailable` when it cannot be reached or still loads, `engine_error` when it does not serve the model that `spec` names,
- * `unsupported` for parsers that floe does not have.
+ * Connects to a llama.cpp server. Its prompts are always ids: messages are first rendered with its chat template. Rejects with
+ * `engine_unavailable` when the server cannot be reached or is still loading, `engine_error` when it does not serve the model that
+ * `spec` names, and `unsupported` for parsers that floe does not have.
  */
 export async function createLlamaCppEngine(spec: EngineSpec, { clock }: { readonly clock: Clock }): Promise<Engine> {
   const server = new EngineServer(spec, { clock, isOverflow: ({ type }) => type === 'exceed_context_size_error' });
@@ -57,9 +60,9 @@ type Parts = {
   readonly facts: ServerFacts;
   readonly spec: EngineSpec;
   readonly template: TemplateFacts;
-  /** The token that is forced in requests for a distribution. */
+  /** Id of the token that is forced in requests which only read a distribution. */
   readonly forcedId: number;
-  /** Whether the generation prompt ends inside a thinking block. */
+  /** Whether the generation prompt of the chat template ends inside a thinking block. */
   readonly opensThinking: boolean;
 };
 
@@ -208,8 +211,8 @@ class LlamaCppEngine implements Engine {
   }
 
   /**
-   * The server reports either raw or processed log-probabilities. With penalties or a grammar, the processed ones that it leaves out
-   * cannot be computed, so such replies have the raw ones, and their mode says so.
+   * Decides which log-probabilities a reply has. The server reports either raw or processed ones. With penalties or a grammar, the
+   * processed ones that the server leaves out cannot be computed, so such replies get raw ones and the mode `raw`.
    */
   private logprobsModeOf({ sampling, responseFormat }: GenerateRequest): {
     mode: LogprobsMode;
@@ -241,7 +244,7 @@ class LlamaCppEngine implements Engine {
     return parseDistribution(jsonOf(await reply.read()));
   }
 
-  /** Parses the message from the text of all ids. */
+  /** Converts all ids to text and parses the message from it. */
   private async parsed(
     request: GenerateRequest,
     responseIds: Int32Array,

@@ -6,20 +6,20 @@ const THINK_CLOSE = '</think>';
 const CALL_OPEN = '<tool_call>';
 const CALL_CLOSE = '</tool_call>';
 
-/** What a reply's text is searched for. */
+/** Which parts of a reply's text {@link parseHermes} searches for. */
 type HermesOptions = {
   readonly thinking: boolean;
   /** Whether the prompt ends inside a thinking block. */
   readonly opensThinking: boolean;
   readonly calls: boolean;
-  /** Returns the id of the call with this index, since a reply's text contains no ids. */
+  /** Returns the id for the call with this index, because the text of a reply contains no call ids. */
   readonly callId: (index: number) => string;
 };
 
 /**
- * Parses a reply in the format of Hermes and Qwen models: thinking between `<think>` and `</think>`, calls as
- * `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Arguments remain the text that was sampled. A block that is not a valid
- * call, or is not closed, remains visible as text. Takes linear time.
+ * Parses a reply in the format of Hermes and Qwen models: thinking is between `<think>` and `</think>`, and each call is
+ * `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Arguments are kept as the text that was sampled. A block that is not a valid
+ * call, or is not closed, stays in the text. The time is linear in the length of the text.
  */
 export function parseHermes(text: string, options: HermesOptions): AssistantMessage {
   const { reasoning, rest } = options.thinking
@@ -37,7 +37,7 @@ function splitThinking(text: string, opened: boolean): { reasoning: string; rest
       : -1;
   if (start < 0) return { reasoning: '', rest: text };
   const end = text.indexOf(THINK_CLOSE, start);
-  // Line breaks next to the tags belong to the format.
+  // Line breaks next to the tags belong to the format and are removed.
   const reasoning = text.slice(start, end < 0 ? text.length : end).replace(/^\n+|\n+$/g, '');
   return { reasoning, rest: end < 0 ? '' : text.slice(end + THINK_CLOSE.length).replace(/^\n+/, '') };
 }
@@ -52,7 +52,7 @@ function splitCalls(text: string, callId: HermesOptions['callId']): { content: s
     const close = skipSpace(text, body.end);
     const call = body.entries !== null && text.startsWith(CALL_CLOSE, close) ? callOf(text, bodyStart, body) : null;
     if (call === null) {
-      // The scanned part is skipped, which keeps the time linear.
+      // The scanned part is skipped, which keeps the total time linear.
       open = text.indexOf(CALL_OPEN, body.end);
       continue;
     }
@@ -63,7 +63,7 @@ function splitCalls(text: string, callId: HermesOptions['callId']): { content: s
   }
   if (calls.length === 0) return { content: text, calls };
   kept.push(text.slice(from));
-  // White space alone between calls is layout; white space around text is kept, except for the line breaks before a call.
+  // Pieces of only white space between calls are dropped. White space around text is kept, except for the line breaks before a call.
   return {
     content: kept
       .filter((piece) => piece.trim() !== '')
@@ -74,7 +74,10 @@ function splitCalls(text: string, callId: HermesOptions['callId']): { content: s
 }
 
 type Span = { readonly start: number; readonly end: number };
-/** `entries`: the positions of the outermost keys and values; `null` when it is not an object. `end`: how far the text was scanned. */
+/**
+ * An object found in a text. `entries` are the positions of its outermost keys and values, `null` when the text is no complete object;
+ * `end` is the position up to which the text was scanned.
+ */
 type ScannedObject = { readonly end: number; readonly entries: readonly { key: Span; value: Span }[] | null };
 
 function callOf(text: string, start: number, { end, entries }: ScannedObject): ToolCall['function'] | null {
@@ -88,12 +91,12 @@ function callOf(text: string, start: number, { end, entries }: ScannedObject): T
   if (typeof name !== 'string' || name === '') return null;
   if (values === undefined) return { name, arguments: '{}' };
   if (typeof values !== 'object' || values === null || Array.isArray(values)) return null;
-  // The last of several equal keys counts, as in JSON.parse.
+  // Of several keys with the same name, the last one counts, as in JSON.parse.
   const entry = entries?.findLast(({ key }) => JSON.parse(text.slice(key.start, key.end)) === 'arguments');
   return entry === undefined ? null : { name, arguments: text.slice(entry.value.start, entry.value.end) };
 }
 
-/** Finds the end of a JSON object and the values of its outermost keys. Does not check that it is valid JSON. */
+/** Finds the end of the JSON object at `start` and the values of its outermost keys. It does not check that the object is valid JSON. */
 function scanObject(text: string, start: number): ScannedObject {
   if (text[start] !== '{') return { end: start, entries: null };
   const entries: { key: Span; value: Span }[] = [];
@@ -124,7 +127,7 @@ function scanObject(text: string, start: number): ScannedObject {
   return { end: text.length, entries: null };
 }
 
-/** The position after the closing quote; the end of the text when there is none. */
+/** Returns the position after the closing quote, or the end of the text when the string is not closed. */
 function stringEnd(text: string, open: number): number {
   for (let at = open + 1; at < text.length; at++) {
     if (text[at] === '\\') at++;

@@ -2,28 +2,31 @@ import type { LogprobsMode, Sampling } from '../../schema/index.ts';
 import { concatIds, invalidReply } from '../chat/reply-tokens.ts';
 import type { TokenLogprob } from './reply.ts';
 
-/** Number of likely tokens to request first: a sampled token is usually among them, and the whole vocabulary is megabytes. */
+/**
+ * Number of most likely tokens that are requested first. A sampled token is usually among them, and a distribution over the whole
+ * vocabulary takes megabytes.
+ */
 const FIRST_COUNT = 64;
 
-/** Requests the most likely tokens after `prefix`, at most `count`, the most likely first. */
+/** Function that requests the most likely tokens after `prefix`, at most `count`, sorted from the most likely. */
 export type Distribution = (prefix: Int32Array, count: number) => Promise<readonly TokenLogprob[]>;
 
 type MissingLogprobs = {
   readonly promptIds: Int32Array;
   readonly ids: Int32Array;
-  /** The log-probabilities that the server reported; NaN where it reported none. */
+  /** The log-probabilities that the server reported, NaN at positions for which it reported none. */
   readonly known: Float32Array;
   readonly mode: LogprobsMode;
   /** Whether the distributions of the modes `processed` and `raw` differ. */
   readonly isTransformed: boolean;
   readonly sampling: Sampling;
-  /** Size of the vocabulary; `null` when unknown. */
+  /** Size of the vocabulary in tokens; `null` when unknown. */
   readonly vocabulary: number | null;
 };
 
 /**
- * The log-probabilities of all ids. Each one that the reply lacks is requested separately: the model and the preceding ids are the
- * same. Throws `engine_error` when the server does not report it then either.
+ * Returns the log-probabilities of all ids. Each one that the reply lacks is requested separately, with the same model and the same
+ * preceding ids. Throws `engine_error` when the server does not report it then either.
  */
 export async function completeLogprobs(missing: MissingLogprobs, distribution: Distribution): Promise<Float32Array> {
   const { promptIds, ids, known } = missing;
@@ -54,16 +57,16 @@ async function logprobOf(
   throw invalidReply(`the server does not report the log-probability of the id ${id}`);
 }
 
-/** Whether sampling does not transform the model's distribution, so that raw and processed log-probabilities are equal. */
+/** Whether sampling uses the model's distribution unchanged, so that raw and processed log-probabilities are equal. */
 export function isUntransformed(sampling: Sampling, isConstrained: boolean): boolean {
   const { temperature, top_p, top_k, min_p, repetition_penalty } = sampling;
   return !isConstrained && temperature === 1 && top_p === 1 && top_k === 0 && min_p === 0 && repetition_penalty === 1;
 }
 
 /**
- * The log-probability of `id` in the distribution that was sampled from; `null` for a token that the sampling excludes. `raw` is
- * the model's own distribution over the whole vocabulary, most likely first. Does not support penalties, which depend on the
- * preceding ids.
+ * Computes the log-probability of `id` in the distribution that was sampled from; `null` for a token that the sampling parameters
+ * exclude. `raw` is the model's own distribution over the whole vocabulary, sorted from the most likely token. Penalties are not
+ * supported, because they depend on the preceding ids.
  */
 export function processedLogprob(raw: readonly TokenLogprob[], id: number, sampling: Sampling): number | null {
   const { temperature, min_p, top_k, top_p } = sampling;

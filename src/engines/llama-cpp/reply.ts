@@ -15,14 +15,14 @@ const replySchema = z.looseObject({
   tokens_predicted: z.int().min(0),
   tokens_evaluated: z.int().min(0),
   truncated: z.boolean().nullish(),
-  // `none`: the reply is incomplete.
+  // The value `none` means that the reply is incomplete.
   stop_type: z.enum(['eos', 'limit', 'word', 'none']),
   stopping_word: z.string().nullish(),
   timings: z.looseObject({ cache_n: z.int().nullish() }).nullish(),
   completion_probabilities: z.array(z.unknown()).nullish(),
 });
 
-/** A reply of `/completion`. `known` has a log-probability for each id, NaN where the server reports none. */
+/** A parsed reply of `/completion`. `known` has a log-probability for each id, NaN where the server reports none. */
 export type SampledReply = {
   readonly ids: Int32Array;
   readonly known: Float32Array;
@@ -30,18 +30,18 @@ export type SampledReply = {
   readonly cachedTokens: number | null;
 };
 
-/** What a reply is checked against. */
+/** The properties that a reply must match. */
 type ExpectedReply = {
   readonly modelNames: ReadonlySet<string>;
   readonly promptTokens: number;
-  /** Bound on the tokens of this call; `null` for the end of the context. */
+  /** Most tokens that this call may sample; `null` when only the context length limits them. */
   readonly maxNewTokens: number | null;
   readonly contextTokens: number;
 };
 
 /**
- * Throws `engine_error`, naming what is wrong, for a reply that does not match the request; `engine_unavailable` for a reply that was
- * aborted before its first token, since another one may be sampled instead.
+ * Parses a reply of `/completion`. Throws `engine_error`, which states what is wrong, for a reply that does not match the request.
+ * Throws `engine_unavailable` for a reply that was aborted before its first token, because another one may be sampled instead.
  */
 export function parseSampled(json: unknown, expected: ExpectedReply): SampledReply {
   const reply = parseWith(replySchema, json);
@@ -87,8 +87,9 @@ function stopOf(reply: z.output<typeof replySchema>, ids: Int32Array): StopCause
 }
 
 /**
- * Assigns the log-probabilities of `entries` to positions of `ids`, NaN where there is none: the server leaves out tokens after which a
- * character is incomplete, and those of a stop string. Each entry names its id; an entry that matches several positions is not used.
+ * Assigns the log-probabilities of `entries` to positions of `ids`, with NaN where there is none: the server leaves out tokens after
+ * which a character is incomplete, and those of a stop string. Each entry names its id; an entry that could belong to several positions
+ * is not used.
  */
 export function knownLogprobs(entries: readonly unknown[] | null | undefined, ids: Int32Array): Float32Array {
   if (entries === null || entries === undefined) throw invalidReply('completion_probabilities is missing');
@@ -117,7 +118,10 @@ export function knownLogprobs(entries: readonly unknown[] | null | undefined, id
 
 export type TokenLogprob = { readonly id: number; readonly logprob: number };
 
-/** Checked without a schema, because there is one entry per token. `prob` replaces `logprob` when requested after sampling. */
+/**
+ * Parses one log-probability entry. It is checked without a schema, because a reply has one entry per token. The server sends `prob`
+ * instead of `logprob` when probabilities after sampling were requested.
+ */
 function tokenLogprobFrom(value: unknown, index: number): TokenLogprob {
   const entry = value as { id?: unknown; logprob?: unknown; prob?: unknown } | null;
   const field = `completion_probabilities.${index}`;
@@ -135,7 +139,10 @@ const distributionSchema = z.looseObject({
     .length(1),
 });
 
-/** The log-probabilities of the most likely tokens, most likely first. Throws `engine_error`. */
+/**
+ * Parses the log-probabilities of the most likely tokens, sorted from the most likely. Throws `engine_error` for a reply of another
+ * shape.
+ */
 export function parseDistribution(json: unknown): readonly TokenLogprob[] {
   const [entry] = parseWith(distributionSchema, json).completion_probabilities;
   return entry?.top_logprobs ?? [];

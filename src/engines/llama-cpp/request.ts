@@ -1,12 +1,12 @@
 import type { GenerateRequest, RenderRequest } from '../engine.ts';
 
 /**
- * The samplers in the order of vLLM and SGLang, which exclude tokens after the temperature was applied. The server's default order
- * excludes them before, and has further samplers.
+ * Samplers in the order of vLLM and SGLang, which exclude tokens after the temperature was applied. The server's default order excludes
+ * them before that, and contains additional samplers.
  */
 const SAMPLERS = ['penalties', 'temperature', 'min_p', 'top_k', 'top_p'];
 
-/** The fields to return; without this list a reply repeats its prompt. */
+/** The fields that the server returns. Without this list a reply repeats its prompt. */
 const RESPONSE_FIELDS = [
   'model',
   'tokens',
@@ -19,18 +19,21 @@ const RESPONSE_FIELDS = [
   'completion_probabilities',
 ];
 
-/** Number of valid seeds: they have 32 bits, and the largest one means none. */
+/** Number of valid seeds. A seed has 32 bits, and the largest value means that no seed is set. */
 const SEED_COUNT = 2 ** 32 - 1;
 
 type CompletionOptions = {
-  /** Bound on the tokens of this call; `null` for the end of the context. */
+  /** Most tokens that this call may sample; `null` when only the context length limits them. */
   readonly maxNewTokens: number | null;
-  /** Whether to return log-probabilities of the distribution that was sampled from, instead of the model's own. */
+  /** Whether the server returns log-probabilities of the distribution that was sampled from, instead of the model's own. */
   readonly postSampling: boolean;
   readonly contextTokens: number;
 };
 
-/** The body of `/completion`. Sampling is always explicit, because the server has other defaults. `idsJson`: the ids, without brackets. */
+/**
+ * Makes the body of `/completion`. `idsJson` is the JSON text of the prompt ids without brackets. All sampling parameters are sent
+ * explicitly, because the server has other defaults.
+ */
 export function completionBody(
   model: string,
   request: GenerateRequest,
@@ -47,7 +50,7 @@ export function completionBody(
     top_k: sampling.top_k,
     min_p: sampling.min_p,
     repeat_penalty: sampling.repetition_penalty,
-    // The penalty covers the whole prompt, as in other engines; 0 switches it off.
+    // The penalty covers the whole prompt, as in other engines. The value 0 switches it off.
     repeat_last_n: sampling.repetition_penalty === 1 ? 0 : contextTokens,
     mirostat: 0,
     ...(stop.length === 0 ? {} : { stop }),
@@ -67,14 +70,17 @@ function schemaOf(format: NonNullable<GenerateRequest['responseFormat']>): objec
   return format.type === 'json_schema' ? format.json_schema.schema : { type: 'object' };
 }
 
-/** The body that requests the distribution after some ids: one token is sampled, which is `forcedId` and is discarded. */
+/**
+ * Makes the body that requests the distribution after some ids. The server has to sample one token for this; it is forced to be
+ * `forcedId` and is discarded.
+ */
 export function distributionBody(model: string, idsJson: string, forcedId: number, count: number): string {
   const rest = JSON.stringify({
     model,
     n_predict: 1,
     samplers: ['temperature'],
     temperature: 0,
-    // A bias affects the sampled token, but not the probabilities before sampling.
+    // The bias determines the sampled token, but does not change the probabilities before sampling.
     logit_bias: [[forcedId, FORCING_BIAS]],
     stream: false,
     cache_prompt: true,
@@ -85,13 +91,13 @@ export function distributionBody(model: string, idsJson: string, forcedId: numbe
   return `{"prompt":[${idsJson}],${rest.slice(1)}`;
 }
 
-/** Far above any logit, which are below 100. */
+/** Bias that forces a token. It is far above any logit, because logits are below 100. */
 const FORCING_BIAS = 10_000;
 
-/** A conversation to be rendered. */
+/** The messages and tools that the chat template renders. */
 export type Conversation = Pick<RenderRequest, 'messageTexts' | 'toolsText' | 'generationPrompt'>;
 
-/** The body of `/apply-template`. */
+/** Makes the body of `/apply-template`. */
 export function templateBody(model: string, { messageTexts, toolsText, generationPrompt }: Conversation): string {
   const rest = JSON.stringify({ model, add_generation_prompt: generationPrompt });
   return `{"messages":[${messageTexts.join(',')}],"tools":${toolsText},${rest.slice(1)}`;

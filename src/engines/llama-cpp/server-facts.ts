@@ -26,20 +26,23 @@ const propsSchema = z.looseObject({
 /** The properties that a llama.cpp server reports. */
 export type ServerFacts = {
   readonly model: string;
-  /** All names that replies may carry. */
+  /** All model names that a reply may carry: the model's id and its aliases. */
   readonly modelNames: ReadonlySet<string>;
-  /** Size of the vocabulary; `null` when not reported. */
+  /** Size of the vocabulary in tokens; `null` when the server does not report it. */
   readonly vocabulary: number | null;
-  /** Context length of one slot. */
+  /** Context length of one slot, in tokens. */
   readonly contextTokens: number;
   readonly version: string | null;
-  /** Whether replies contain thinking to be parsed. */
+  /** Whether replies may contain thinking that floe has to parse. */
   readonly hasThinking: boolean;
-  /** Whether replies contain tool calls to be parsed. */
+  /** Whether replies may contain tool calls that floe has to parse. */
   readonly hasCalls: boolean;
 };
 
-/** Rejects with `engine_unavailable`, `engine_error`, or `unsupported` for a parser that floe does not have. */
+/**
+ * Reads the properties of a llama.cpp server. Rejects with `engine_unavailable`, `engine_error`, or `unsupported` for a parser that floe
+ * does not have.
+ */
 export async function readServerFacts(server: EngineServer, spec: EngineSpec): Promise<ServerFacts> {
   const { data } = await get(server, '/v1/models', modelsSchema);
   const entry =
@@ -75,8 +78,8 @@ async function get<T extends z.ZodType>(server: EngineServer, path: string, sche
 }
 
 /**
- * Whether floe's parser of one format is used on replies: the server does not parse replies to prompts of ids, and floe has one
- * parser each for calls and thinking. Without a configured parser the chat template decides.
+ * Whether floe's own parser of tool calls or of thinking is used on replies. The server does not parse replies to prompts of ids, and
+ * floe has one parser for each of the two formats. Without a configured parser, the chat template decides.
  */
 function isParserUsed(field: string, configured: string | null, known: string, isInTemplate: boolean): boolean {
   if (configured === null) return isInTemplate;

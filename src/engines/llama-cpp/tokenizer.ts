@@ -7,7 +7,7 @@ const promptSchema = z.looseObject({ prompt: z.string() });
 const tokensSchema = z.looseObject({ tokens: z.array(z.int().min(0)) });
 const contentSchema = z.looseObject({ content: z.string() });
 
-/** Converts messages to text, and text to ids and back, on the server. All methods reject as `Engine.render` does. */
+/** Converts messages to text, text to ids, and ids to text, by requests to the server. All methods reject as `Engine.render` does. */
 export class LlamaCppTokenizer {
   private readonly server: EngineServer;
   private readonly model: string;
@@ -22,13 +22,17 @@ export class LlamaCppTokenizer {
     try {
       return (await this.server.call('/apply-template', body, null, promptSchema, signal)).prompt;
     } catch (error) {
-      // The server answers 500 for messages that the template or the server rejects; nothing else can fail in this request.
+      // The server answers with status 500 when the template or the server rejects the messages, and for no other reason in this
+      // request.
       if (!FloeError.is(error) || error.details.status !== 500) throw error;
       throw new FloeError('engine_rejected', error.message, error.details, error);
     }
   }
 
-  /** Tokenizes as the server does for a rendered conversation: special tokens are parsed, and a missing first one is added. */
+  /**
+   * Tokenizes text as the server does for a rendered conversation: special tokens are parsed, and the first special token is added when
+   * it is missing.
+   */
   async ids(content: string, signal: AbortSignal, addSpecial = true): Promise<Int32Array> {
     const body = JSON.stringify({ model: this.model, content, add_special: addSpecial, parse_special: true });
     return Int32Array.from((await this.server.call('/tokenize', body, null, tokensSchema, signal)).tokens);

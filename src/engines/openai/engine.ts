@@ -14,16 +14,16 @@ const modelsSchema = z.looseObject({
   data: z.array(z.looseObject({ id: z.string(), max_model_len: z.int().nullish() })),
 });
 
-/** OpenAI's error code for a field that it does not know; most servers with the same API ignore unknown fields. */
+/** OpenAI's error code for a request field that the API does not know. Most other servers with the same API ignore unknown fields. */
 const UNKNOWN_FIELD_CODE = 'unsupported_parameter';
 const OVERFLOW_CODE = 'context_length_exceeded';
-/** Messages about an overlong prompt, of servers without an error code for it. */
+/** Matches error messages about an overlong prompt, for servers that have no error code for it. */
 const OVERFLOW_WORDING = /context (?:length|size|window)|maximum model length|prompt is too long/i;
 
 /**
- * Connects to any API with OpenAI's chat completions, for evaluation and data generation: it reports no token ids, so that its
- * replies are not trained on. Rejects with `engine_unavailable` when it cannot be reached, `engine_error` when it refuses the API
- * key, or when it lists no models and `spec` names none.
+ * Connects to any server with OpenAI's chat completions API, for evaluation and data generation. The API reports no token ids, so its
+ * replies are not trained on. Rejects with `engine_unavailable` when the server cannot be reached, and with `engine_error` when it
+ * refuses the API key, or when it lists no models and `spec` names none.
  */
 export async function createOpenaiEngine(spec: EngineSpec, { clock }: { readonly clock: Clock }): Promise<Engine> {
   const server = new EngineServer(spec, {
@@ -38,7 +38,7 @@ export async function createOpenaiEngine(spec: EngineSpec, { clock }: { readonly
   }
 }
 
-/** `listed`: whether `/v1/models` names it. */
+/** The model that an engine uses. `listed` states whether `/v1/models` lists it. */
 type Model = { readonly model: string; readonly maxModelLen: number | null; readonly listed: boolean };
 
 async function findModel(server: EngineServer, requested: string | null): Promise<Model> {
@@ -57,9 +57,9 @@ class OpenaiEngine implements Engine {
   private readonly server: EngineServer;
   private readonly spec: EngineSpec;
   private readonly model: Model;
-  /** Fields that the API has refused as unknown. */
+  /** Request fields that the API has refused as unknown. */
   private readonly unknown = new Set<OptionalField>();
-  /** Sampling parameters of tasks that were not sent. */
+  /** Sampling parameters that tasks have set and that were not sent, because the API has no field for them. */
   private readonly dropped = new Set<string>();
   private readonly calls: CallHealth;
   private version: string | null = null;
@@ -154,7 +154,10 @@ class OpenaiEngine implements Engine {
     };
   }
 
-  /** Retries without a field that the API does not know, if the field is dispensable. */
+  /**
+   * Posts a chat completion. When the API does not know a field, the request is retried without it if the reply does not depend on the
+   * field.
+   */
   private async open(request: GenerateRequest, stream: boolean, signal: AbortSignal): Promise<OpenReply> {
     for (;;) {
       try {

@@ -26,7 +26,9 @@ const replySchema = z.looseObject({
   usage: usageSchema.nullish(),
 });
 
-/** Parses a 200 reply that is not streamed. Throws as {@link textReply} does, and `engine_error` naming a field that is wrong. */
+/**
+ * Parses a reply of status 200 that is not streamed. Throws as {@link textReply} does, and `engine_error` naming a field that is wrong.
+ */
 export function parseChatReply(body: Buffer): GenerateReply {
   const reply = parseWith(replySchema, parseReplyJson(body, null));
   const [choice] = reply.choices;
@@ -34,7 +36,10 @@ export function parseChatReply(body: Buffer): GenerateReply {
   return textReply(messageOf(choice.message), choice.finish_reason, reply.usage);
 }
 
-/** A reply without token ids. Throws `engine_error` without usage, `engine_rejected` when the API's content filter withheld the reply. */
+/**
+ * Makes a reply without token ids. Throws `engine_error` when the usage is missing, and `engine_rejected` when the API's content filter
+ * withheld the reply.
+ */
 function textReply(
   message: AssistantMessage,
   finishReason: string,
@@ -62,7 +67,7 @@ function finishReasonOf(reason: string, message: AssistantMessage): FinishReason
     case 'tool_calls':
       return reason;
     case 'stop':
-      // Some APIs send `stop` for replies with calls too, and a harness would not execute the calls then.
+      // Some APIs send `stop` for replies with calls too. A harness would not execute the calls then, so the reason is corrected.
       return message.tool_calls === undefined ? 'stop' : 'tool_calls';
     case 'content_filter':
       throw new FloeError('engine_rejected', "the API's content filter withheld the reply", { content_filter: true });
@@ -73,7 +78,7 @@ function finishReasonOf(reason: string, message: AssistantMessage): FinishReason
 
 function messageOf(message: z.output<typeof messageSchema>): AssistantMessage {
   const reasoning = message.reasoning_content ?? message.reasoning ?? '';
-  // A refusal is text of the model too, in another field.
+  // A refusal is also text that the model sampled, but it arrives in a separate field.
   return assistantMessage(message.content ?? message.refusal ?? '', reasoning, toolCallsFrom(message.tool_calls));
 }
 
@@ -96,7 +101,7 @@ const chunkSchema = z.looseObject({
   usage: usageSchema.nullish(),
 });
 
-/** Reads a 200 reply that is streamed, and notifies a listener meanwhile. Its message consists of the deltas. */
+/** Reads a streamed reply of status 200 and notifies a listener while it arrives. The message of the reply consists of the deltas. */
 export class ChatStreamReader {
   private readonly stream: ChatStream;
   private callCount = 0;
@@ -111,12 +116,18 @@ export class ChatStreamReader {
     });
   }
 
-  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws `engine_error`. */
+  /**
+   * Processes the next bytes of the body, which may be split at any position. Returns true when the stream is complete. Throws
+   * `engine_error` for a chunk that is wrong.
+   */
   push(bytes: Buffer): boolean {
     return this.stream.push(bytes);
   }
 
-  /** The reply, once the stream has ended; not all APIs end it with `[DONE]`. Throws as {@link textReply} does. */
+  /**
+   * Returns the reply, to be called when the stream has ended. `[DONE]` is not required, because some APIs do not send it. Throws as
+   * {@link textReply} does.
+   */
   reply(): GenerateReply {
     const { finishReason, usage } = this;
     if (finishReason === null) throw truncatedStream('it has no finish chunk');
@@ -139,7 +150,7 @@ export class ChatStreamReader {
   }
 
   private takeCall(piece: CallDelta): void {
-    // In APIs that do not number calls, a piece with an id begins the next call.
+    // Some APIs do not number calls. There, a piece with an id begins the next call.
     const at = piece.index ?? (piece.id ? this.callCount : this.callCount - 1);
     this.stream.addCall(at, piece);
     this.callCount = Math.max(this.callCount, at + 1);

@@ -1,6 +1,6 @@
 import type { GenerateRequest } from '../engine.ts';
 
-/** Fields that an API may not know. One that it has refused is left out, if that makes no difference to the reply. */
+/** Request fields that an API may not know. A field that the API has refused is left out if the reply does not depend on it. */
 const OPTIONAL_FIELDS = ['max_tokens', 'temperature', 'top_p', 'seed', 'parallel_tool_calls'] as const;
 export type OptionalField = (typeof OPTIONAL_FIELDS)[number];
 
@@ -9,7 +9,7 @@ export function isOptionalField(name: unknown): name is OptionalField {
 }
 
 /**
- * The body of a chat completion, with only the fields of OpenAI's API. `unknown` are fields that the API has refused: `max_tokens`
+ * Makes the body of a chat completion, with only the fields of OpenAI's API. `unknown` are fields that the API has refused: `max_tokens`
  * is then sent as `max_completion_tokens`, and others are left out if {@link isDispensable} allows it.
  */
 export function chatBody(
@@ -45,7 +45,7 @@ export function chatBody(
   return `{"model":${JSON.stringify(model)},"messages":[${messages}]${toolsPart},${rest.slice(1)}`;
 }
 
-/** Whether the field may be left out: the reply then has the same distribution, as the task's sampling is never changed. */
+/** Whether the field may be left out because the reply has the same distribution without it. The sampling of a task is never changed. */
 export function isDispensable(request: GenerateRequest, field: OptionalField): boolean {
   switch (field) {
     case 'max_tokens':
@@ -55,14 +55,14 @@ export function isDispensable(request: GenerateRequest, field: OptionalField): b
     case 'top_p':
       return request.sampling.top_p === 1;
     case 'seed':
-      // A seed is a best effort, in OpenAI's own API too.
+      // A seed promises no exact repetition, not even in OpenAI's own API, so it may be left out.
       return true;
     case 'parallel_tool_calls':
       return request.parallelToolCalls !== false;
   }
 }
 
-/** Sampling parameters that the task sets and the API has no field for. */
+/** Lists the sampling parameters that the task sets and that the API has no field for. */
 export function droppedSampling({ sampling }: GenerateRequest): string[] {
   return [
     ...(sampling.top_k === 0 ? [] : ['top_k']),
@@ -72,8 +72,8 @@ export function droppedSampling({ sampling }: GenerateRequest): string[] {
 }
 
 /**
- * A message, as JSON text, without its thinking, which is not a field of OpenAI's API and is refused by some APIs. The name with plain
- * quotes cannot occur inside a JSON string.
+ * Removes the thinking from a message, given as JSON text, because it is not a field of OpenAI's API and some APIs refuse it. The
+ * field's name with plain quotes cannot occur inside a JSON string.
  */
 function withoutThinking(text: string): string {
   if (!text.includes('"reasoning_content":')) return text;

@@ -2,12 +2,12 @@ import { createHash } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
 import type { EngineLocality, EnginePolicy } from '../../schema/index.ts';
 
-/** What a choice policy knows of an engine. */
+/** What a choice policy can read about an engine. */
 export type Candidate = {
   readonly id: string;
-  /** Whether it is on this host; such an engine is preferred among equally busy ones. */
+  /** Whether the engine runs on this host; such an engine is preferred among equally busy ones. */
   readonly local: boolean;
-  /** Number of sampling calls in flight. */
+  /** Number of sampling calls in flight on the engine. */
   readonly inflight: number;
 };
 
@@ -15,7 +15,7 @@ export type Candidate = {
 export interface ChoicePolicy {
   joined(engine: Candidate): void;
   left(engine: Candidate): void;
-  /** Returns one of `free`, which is not empty and has only engines that have joined. */
+  /** Picks the engine of the session's next call from `free`, which is not empty and contains only engines that have joined. */
   pick<T extends Candidate>(sessionId: string, free: readonly T[]): T;
   /** Records that a call of the session was assigned to this engine. */
   assigned(sessionId: string, engine: Candidate): void;
@@ -37,22 +37,28 @@ function basePolicy(policy: EnginePolicy): ChoicePolicy {
   }
 }
 
-/** More sessions than a node ever runs concurrently; about 100 bytes each. */
+/** Most sessions whose last engine is remembered, which is more than a node ever runs concurrently. Each takes about 100 bytes. */
 const REMEMBERED_SESSIONS = 16_384;
 
 /**
- * A session stays on the engine that caches its prefix while that engine has at most this share more calls in flight than the least
- * busy one, plus {@link STICKY_CALLS}. Another engine would have to prefill its whole history, which delays every reply in that
- * engine's batch, while a batch that is half as large again decodes only a little slower. In `npm run bench -- pool` a quarter and two
- * cost 6 % of the throughput; larger values gain nothing.
+ * A session stays on the engine that caches its prefix while the calls in flight there exceed those of the least busy engine by at most
+ * this share plus {@link STICKY_CALLS}. Another engine would have to prefill the session's whole history, which delays every reply in
+ * that engine's batch, while a batch that is half as large again decodes only a little slower. In `npm run bench -- pool` the values
+ * 0.25 and 2 for the two constants cost 6 % of the throughput; larger values gain nothing.
  */
 const STICKY_SHARE = 0.5;
-/** With few calls in flight a share means little: this many more are chance and slow down no call. */
+/**
+ * Number of calls by which a session's engine may exceed {@link STICKY_SHARE}: with few calls in flight such a difference is random and
+ * slows none of them.
+ */
 const STICKY_CALLS = 4;
 
-/** The engine with the fewest calls in flight, sticky for the prefix cache. Among equals engines on this host first, then by hash. */
+/**
+ * Picks the engine with the fewest calls in flight, but keeps a session on its previous engine because of the prefix cache. Among
+ * equally busy engines it prefers those on this host, then decides by hash.
+ */
 class LeastInFlight implements ChoicePolicy {
-  /** The engine of each session's last call. */
+  /** Id of the engine that got each session's last call, keyed by session id. */
   private readonly lastEngines = new LRUCache<string, string>({ max: REMEMBERED_SESSIONS });
   private readonly weights = new Map<string, number>();
 
@@ -78,7 +84,10 @@ class LeastInFlight implements ChoicePolicy {
     this.lastEngines.set(sessionId, id);
   }
 
-  /** Highest random weight: another gateway, or this one after a restart, picks the same engine. */
+  /**
+   * Picks by the highest random weight, a hash of session and engine, so that another gateway, or this one after a restart, picks the
+   * same engine.
+   */
   private byHash<T extends Candidate>(sessionId: string, candidates: readonly T[]): T {
     const [first] = candidates as readonly [T, ...T[]];
     if (candidates.length === 1) return first;
@@ -92,7 +101,7 @@ function hash32(text: string): number {
   return createHash('sha256').update(text).digest().readUInt32LE(0);
 }
 
-/** Spreads a difference in any bit over all of them (the finaliser of MurmurHash3). */
+/** Spreads a difference in any bit over all bits (the finaliser of MurmurHash3). */
 function mix(value: number): number {
   let h = value >>> 0;
   h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
@@ -101,13 +110,16 @@ function mix(value: number): number {
 }
 
 /**
- * ProRL's min-heap: the engine that was assigned the fewest calls so far, whatever their outcome. A scan instead of a heap, because
- * full and excluded engines must be left out at each choice.
+ * Picks the engine that was assigned the fewest calls so far, whatever their outcome, as ProRL's min-heap does. It scans all engines,
+ * because full and excluded ones must be left out at each choice, which a heap cannot do.
  */
 class AssignmentCount implements ChoicePolicy {
   private readonly counts = new Map<string, number>();
 
-  /** A later engine starts with the lowest count of the others: from 0 it would get every call until it has caught up. */
+  /**
+   * Adds an engine with the lowest count of the engines that are there already: with a count of 0 it would get every call until it has
+   * caught up.
+   */
   joined({ id }: Candidate): void {
     this.counts.set(id, this.counts.size === 0 ? 0 : Math.min(...this.counts.values()));
   }
@@ -132,14 +144,14 @@ class AssignmentCount implements ChoicePolicy {
   }
 }
 
-/** Ring points per engine. With a few engines, the largest share of the ring is then within about 20 % of the mean. */
+/** Points on the hash ring per engine. With a few engines, the largest share of the ring is then within about 20 % of the mean. */
 const POINTS_PER_ENGINE = 160;
 
 type RingPoint = { readonly at: number; readonly id: string };
 
 /**
- * Consistent hashing: a session belongs to the engine whose point follows the session's own on the ring, or to the next free one.
- * When an engine leaves, only its sessions move; when one joins, sessions move only to it.
+ * Consistent hashing: a session is assigned to the first free engine whose point follows the session's position on the ring. When an
+ * engine leaves, only its sessions move; when an engine joins, sessions move only to it.
  */
 class HashRing implements ChoicePolicy {
   private ring: readonly RingPoint[] = [];
@@ -166,7 +178,7 @@ class HashRing implements ChoicePolicy {
 
   assigned(): void {}
 
-  /** Index of the first point at or after position `at`; the ring's length when every point is before it. */
+  /** Returns the index of the first point at or after position `at`; the ring's length when every point is before `at`. */
   private firstIndexFrom(at: number): number {
     let low = 0;
     let high = this.ring.length;
@@ -179,18 +191,19 @@ class HashRing implements ChoicePolicy {
   }
 }
 
-/** 48 bits, so that points of thousands of engines do not coincide. */
+/** Hashes a text to its position on the ring. A position has 48 bits, so that points of thousands of engines do not coincide. */
 function ringPosition(text: string): number {
   return createHash('sha256').update(text).digest().readUIntBE(0, 6);
 }
 
 /**
- * Two phases: a session goes to an engine on this host while one is free, and otherwise to the one that `base` picks among all. A
- * session that went to another host keeps choosing among all, so that its history is not prefilled here as soon as a slot is free.
+ * Prefers engines on this host: a session goes to such an engine while one is free, and otherwise to the one that `base` picks among all
+ * engines. A session that went to another host keeps choosing among all engines, so that its history is not prefilled on this host as
+ * soon as a slot is free here.
  */
 class LocalFirst implements ChoicePolicy {
   private readonly base: ChoicePolicy;
-  /** Sessions whose last call went to another host. */
+  /** Ids of the sessions whose last call went to another host. */
   private readonly remoteSessions = new LRUCache<string, true>({ max: REMEMBERED_SESSIONS });
 
   constructor(base: ChoicePolicy) {

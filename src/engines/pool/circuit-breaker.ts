@@ -1,13 +1,16 @@
 import type { Clock } from '../../core/clock.ts';
 
-/** A single failure may be caused by one bad request; this many in a row are the engine's. */
+/**
+ * Consecutive failures after which an engine is excluded. One failure may be caused by a bad request; this many in a row mean that the
+ * engine is faulty.
+ */
 const FAILURES_UNTIL_OPEN = 3;
-/** How long an engine is excluded before one call tries it. */
+/** Time for which an engine is excluded before one call is sent to it as a probe. */
 export const OPEN_MS = 5_000;
 
 /**
- * Excludes an engine after consecutive failures. Closed: calls may use it. Open: for {@link OPEN_MS} none should. Half open after
- * that: one call at a time, until one succeeds.
+ * Excludes an engine after consecutive failures. While the breaker is closed, calls may use the engine. While it is open, for {@link
+ * OPEN_MS}, calls should avoid it. It is then half open and admits one call at a time, until one succeeds.
  */
 export class CircuitBreaker {
   private readonly clock: Clock;
@@ -23,17 +26,17 @@ export class CircuitBreaker {
     return this.failures < FAILURES_UNTIL_OPEN;
   }
 
-  /** Whether it is open and not half open yet. */
+  /** Whether the breaker is open and not half open yet. */
   get isCoolingDown(): boolean {
     return !this.isClosed && this.clock.monotonicMs() < this.openUntilMs;
   }
 
-  /** Whether a call may choose the engine. */
+  /** Whether the breaker allows that a call is sent to the engine. */
   get admitsCall(): boolean {
     return this.isClosed || (!this.isCoolingDown && this.probes === 0);
   }
 
-  /** Records the start of a call; the returned function, to be called once, records its end. */
+  /** Records the start of a call. The caller calls the returned function once, when the call has ended. */
   begin(): () => void {
     if (this.isClosed) return () => {};
     this.probes++;

@@ -9,7 +9,7 @@ import {
 } from '../../schema/index.ts';
 import type { PoolMode } from './engine-pools.ts';
 
-/** How a reconnected server differs from the one that joined, in words; `null` when no difference matters. */
+/** Describes how a reconnected server differs from the one that joined the pool; `null` when no difference matters. */
 export function changeOf(before: EngineInfo, after: EngineInfo): string | null {
   if (after.model !== before.model) return `it serves ${after.model}, not ${before.model}`;
   const joined = before.capabilities.template.fingerprint;
@@ -21,14 +21,17 @@ export function changeOf(before: EngineInfo, after: EngineInfo): string | null {
   return null;
 }
 
-/** Whether a reconnected server no longer shows its tokenizer and template, which may be the same as before or not. */
+/**
+ * Whether a reconnected server no longer reports a fingerprint of its tokenizer and template, so that they cannot be compared with those
+ * it had before.
+ */
 export function hasLostTemplate(before: EngineInfo, after: EngineInfo): boolean {
   return before.capabilities.template.fingerprint !== null && after.capabilities.template.fingerprint === null;
 }
 
 /**
- * Whether a server reported the same properties on two connections. The older connection is kept then, because its adapter has
- * learned from replies what this server does not support.
+ * Whether a server reported the same properties on two connections. If so the older connection is kept, because its adapter has learned
+ * from replies what this server does not support.
  */
 export function isSameServer(one: EngineInfo, other: EngineInfo): boolean {
   return isDeepStrictEqual(reportedBy(one), reportedBy(other));
@@ -38,7 +41,7 @@ function reportedBy(info: EngineInfo): readonly unknown[] {
   return [info.server_version, info.max_model_len, info.logprobs_mode, info.capabilities];
 }
 
-/** Why two engines cannot serve one pool, in words; `null` when they can. */
+/** Describes why two engines cannot serve one pool; `null` when they can. */
 export function mismatchOf(one: EngineInfo, other: EngineInfo): string | null {
   if (one.capabilities.token_ids !== other.capabilities.token_ids) {
     const [reports, omits] = one.capabilities.token_ids ? [one, other] : [other, one];
@@ -49,13 +52,13 @@ export function mismatchOf(one: EngineInfo, other: EngineInfo): string | null {
   return `${one.engine_id} and ${other.engine_id} differ in tokenizer or template (${a}, ${b})`;
 }
 
-/** Whether two specifications of one engine id are equal. */
+/** Whether two specifications with the same engine id are otherwise equal. */
 export function isSameSpec(one: EngineSpec, other: EngineSpec): boolean {
   const keys = Object.keys(engineSpecSchema.shape) as (keyof EngineSpec)[];
   return keys.every((key) => key === 'engine_id' || isDeepStrictEqual(one[key], other[key]));
 }
 
-/** See `EnginePools.modeOf`; `engines` are those of the pool. */
+/** Determines the capture mode of a session in this pool, as `EnginePools.modeOf` describes it. `engines` are the pool's engines. */
 export function captureModeOf(pool: string, engines: readonly EngineInfo[], requested: EngineMode): PoolMode {
   const [first, ...others] = engines;
   if (first === undefined) throw new FloeError('engine_unavailable', `no engine is registered in pool ${pool}`);
@@ -73,7 +76,7 @@ export function captureModeOf(pool: string, engines: readonly EngineInfo[], requ
   return { mode: engines.every(({ capabilities }) => capabilities.token_ids) ? 'chat' : 'text', template };
 }
 
-/** Why an engine does not support tokens mode, in words; `null` when it does. */
+/** Describes why an engine does not support tokens mode; `null` when it supports it. */
 function obstacleToTokens({ engine_id, kind, capabilities }: EngineInfo): string | null {
   const { token_ids, token_input, notes } = capabilities;
   if (token_ids && token_input !== 'none') return null;
@@ -81,7 +84,7 @@ function obstacleToTokens({ engine_id, kind, capabilities }: EngineInfo): string
   return `engine ${engine_id} (${kind}) ${[reason, ...notes].join('; ')}`;
 }
 
-/** The facts that hold for both templates. */
+/** Combines the facts of two templates: keeps each fact on which they agree, and sets the others to their unknown value. */
 function commonFacts(one: TemplateFacts, other: TemplateFacts): TemplateFacts {
   const isSameClose =
     one.close_ids.length === other.close_ids.length && one.close_ids.every((id, i) => id === other.close_ids[i]);

@@ -8,33 +8,39 @@ import type { EnginePool, Slot } from './engine-pool.ts';
 import type { Member } from './member.ts';
 import type { PauseGate } from './pausing.ts';
 
-/** How long a call is retried. Weight updates and restarts make engines unavailable for about this long; a session should survive them. */
+/**
+ * Longest time for which a call is retried. Weight updates and restarts make engines unavailable for about this long, and a session
+ * should survive them.
+ */
 export const CALL_PATIENCE_MS = 60_000;
-/** Bound on tries that lose their connection, so that a request that crashes engines is not sent to all of them again and again. */
+/** Most tries of one call that may lose their connection, so that a request that crashes engines is not sent to all of them repeatedly. */
 const MAX_LOST_CONNECTIONS = 3;
-/** Pauses after rounds in which every engine failed. */
+/** Pauses after rounds in which the call failed on every engine of the pool. */
 const ROUND_BACKOFF = { baseMs: 100, maxMs: 5_000 };
 
-/** A call that waits for an engine, or runs on one. */
+/** A call that waits for an engine of a pool, or runs on one. */
 type PooledCall<T> = {
   readonly context: CallContext;
-  /** Takes a slot and stops at the pause gate; a look-up does neither. */
+  /** Whether the call samples tokens. Such a call takes a slot and is held at the pause gate; other calls are not. */
   readonly sampling: boolean;
-  /** Requires an engine that accepts a prompt of token ids. */
+  /** Whether the call requires an engine that accepts a prompt of token ids. */
   readonly ids: boolean;
-  /** Has passed the pause gate before: it waits there during a pause, even when new calls are rejected. */
+  /** Whether the call has passed the pause gate before. During a pause it then waits at the gate, even when new calls are rejected. */
   readonly admitted: boolean;
-  /** See `SlotRequest`. */
+  /** Position of the call in the pool's queue; the lowest ticket is served first. */
   readonly ticket: number;
-  /** Why this call must not be sent to this engine although the engine works; `null` when it may be sent. */
+  /** Returns the error for an engine that works but must not get this call; `null` when the call may be sent to the engine. */
   rejectionBy(engine: EngineInfo): FloeError | null;
-  /** Calls the engine synchronously, before it returns its promise. */
+  /** Sends the call to the engine. It must call the engine synchronously, before it returns its promise. */
   run(engine: Engine, signal: AbortSignal): Promise<T>;
-  /** Tokens that a call with this result used, prompt and reply. */
+  /** Number of prompt and reply tokens that a call with this result used, for the rate limits. */
   tokensOf(result: T): number;
 };
 
-/** How one try ended. `failure` may be retried on another engine; it is `null` when the engine was not called. */
+/**
+ * How one try of a call ended. A call with a `failure` may be retried on another engine; `failure` is `null` when the engine was not
+ * called.
+ */
 type TryOutcome<T> =
   | { readonly result: T }
   | { readonly failure: FloeError | null }
@@ -43,7 +49,7 @@ type TryOutcome<T> =
 type DispatcherDeps = {
   readonly clock: Clock;
   readonly gate: PauseGate;
-  /** `null` when the pool has no engines. Throws `engine_unavailable` when the pools are closed. */
+  /** Returns the pool with this name; `null` when it has no engines. Throws `engine_unavailable` when the pools are closed. */
   readonly poolOf: (name: string) => EnginePool | null;
 };
 
@@ -51,9 +57,9 @@ type DispatcherDeps = {
 export class Dispatcher {
   private readonly deps: DispatcherDeps;
   private nextTicket = 0;
-  /** Number of calls that wait at the gate or for a slot, by session. */
+  /** Number of calls that wait at the pause gate or for a slot, keyed by session id. */
   private readonly waiting = new Map<string, number>();
-  /** The last failure of each call that has failed on every engine so far and is running on none. */
+  /** The last failure of each call that has failed on every engine so far and is not running on any engine now. */
   private readonly failures = new Map<Pick<PooledCall<unknown>, 'context'>, FloeError>();
 
   constructor(deps: DispatcherDeps) {
@@ -64,20 +70,21 @@ export class Dispatcher {
     return this.nextTicket++;
   }
 
-  /** See `EnginePools.isWaiting`. */
+  /** Whether a call of the session waits at the pause gate, for a free slot, or for a rate limit. */
   isWaiting(sessionId: string): boolean {
     return this.waiting.has(sessionId);
   }
 
-  /** See `EnginePools.failureOf`. */
+  /** Returns the last failure of a call of this session that is being retried; `null` when there is no such call. */
   failureOf(sessionId: string): FloeError | null {
     for (const [call, failure] of this.failures) if (call.context.sessionId === sessionId) return failure;
     return null;
   }
 
   /**
-   * Rejects with the last failure after {@link CALL_PATIENCE_MS}, not counting the time spent waiting for a slot, a rate limit or the
-   * gate; immediately with any error other than `engine_unavailable`, or with the signal's reason.
+   * Sends the call to engines of its pool until one answers. Rejects with the last failure after {@link CALL_PATIENCE_MS}, which does
+   * not include the time spent waiting for a slot, for a rate limit or at the pause gate. Rejects immediately with any error other than
+   * `engine_unavailable`, and with the signal's reason when it aborts.
    */
   async send<T>(call: PooledCall<T>, signal: AbortSignal): Promise<T> {
     try {
@@ -141,7 +148,10 @@ export class Dispatcher {
     return pool.acquire({ sessionId: context.sessionId, sampling, ids, ticket, failedOn }, signal);
   }
 
-  /** The outcome has neither result nor failure when the engine left, the gate closed, or a rate limit deferred the call. */
+  /**
+   * Tries the call once on the engine of `slot`. The outcome has neither a result nor a failure when the engine has left its pool, the
+   * pause gate has closed, or a rate limit has deferred the call.
+   */
   private async tryOnce<T>(slot: Slot, call: PooledCall<T>, signal: AbortSignal): Promise<TryOutcome<T>> {
     const { member, end } = slot;
     let tokens = 0;
@@ -151,7 +161,8 @@ export class Dispatcher {
         const unusable = await this.verificationFailure(member, call, signal);
         if (unusable !== null) return { failure: unusable };
       }
-      // Nothing is awaited from here to the engine, so that no call reaches a removed engine or passes a closed gate.
+      // Between this check and the call to the engine nothing is awaited, so that no call reaches a removed engine or passes a closed
+      // gate.
       if (member.isRemoved || (call.sampling && this.deps.gate.closed !== null)) return { failure: null };
       signal.throwIfAborted();
       const rejection = call.rejectionBy(member.engine.info());
@@ -172,7 +183,7 @@ export class Dispatcher {
     }
   }
 
-  /** Verifies the engine; `null` when it may be used. */
+  /** Verifies that the engine is still the server that joined. Returns the failure; `null` when the engine may be used. */
   private async verificationFailure<T>(
     member: Member,
     call: PooledCall<T>,
@@ -183,7 +194,8 @@ export class Dispatcher {
       return null;
     } catch (error) {
       if (signal.aborted || !FloeError.is(error)) throw error;
-      // A replaced engine has been removed. When it was the pool's last one, the call fails with the reason instead of waiting.
+      // A replaced engine has been removed from its pool. When it was the pool's last one, the call fails with the reason instead of
+      // waiting for another engine.
       const isPoolEmpty = (this.deps.poolOf(call.context.pool)?.engines.length ?? 0) === 0;
       if (error.code === 'engine_error' && isPoolEmpty) throw error;
       return error;
@@ -191,7 +203,7 @@ export class Dispatcher {
   }
 }
 
-/** The tries of one call: which engines failed, and when to give up. */
+/** Tracks the tries of one call: on which engines it failed, and when it must not be retried any longer. */
 class CallTries {
   /** The engines on which the call has failed in this round. */
   readonly failedOn = new Set<Member>();
@@ -213,19 +225,19 @@ class CallTries {
     return result;
   }
 
-  /** Throws `failure` when the call must not be retried. */
+  /** Records that the call failed on this engine. Throws `failure` when the call must not be retried. */
   recordFailure(member: Member, failure: FloeError): void {
     this.failedOn.add(member);
     if (failure.details.connection_lost === true && ++this.lostConnections >= MAX_LOST_CONNECTIONS) throw failure;
   }
 
-  /** After a weight update, engines that failed before or during it may be tried immediately. */
+  /** Starts a new round after a weight update, so that engines which failed before or during the update may be tried immediately. */
   restartRound(): void {
     this.failedOn.clear();
     this.rounds = 0;
   }
 
-  /** Throws `failure` when the deadline would pass during the pause. */
+  /** Waits before the next round of tries. Throws `failure` when the deadline would pass during the wait. */
   async pauseBetweenRounds(failure: FloeError, signal: AbortSignal): Promise<void> {
     const waitMs = Math.max(backoffMs(ROUND_BACKOFF, this.rounds + 1), retryAfterMs(failure));
     if (this.clock.monotonicMs() + waitMs > this.deadlineMs) throw failure;

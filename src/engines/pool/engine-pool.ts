@@ -6,17 +6,17 @@ import type { Member } from './member.ts';
 
 export type SlotRequest = {
   readonly sessionId: string;
-  /** Position in the queue: the call that arrived first has the lowest, and keeps it when it is retried or resumed. */
+  /** Position of the call in the queue. The call that arrived first has the lowest ticket, and keeps it when it is retried or resumed. */
   readonly ticket: number;
-  /** Takes a slot and counts as an assignment; a look-up does neither. */
+  /** Whether the call samples tokens. Such a call takes a slot and counts as an assignment; other calls do neither. */
   readonly sampling: boolean;
-  /** Requires an engine that accepts a prompt of token ids. */
+  /** Whether the call requires an engine that accepts a prompt of token ids. */
   readonly ids: boolean;
-  /** Engines on which this call has failed in this round. */
+  /** Engines on which this call has failed in the current round of tries. */
   readonly failedOn: ReadonlySet<Member>;
 };
 
-/** A call's hold on an engine. `end`, to be called once, releases the slot and reports the tokens that the call used. */
+/** An engine reserved for one call. The caller calls `end` once, which releases the slot and reports the tokens that the call used. */
 export type Slot = { readonly member: Member; readonly end: (tokens: number) => void };
 
 type Waiter = {
@@ -26,8 +26,8 @@ type Waiter = {
 };
 
 /**
- * The engines of one pool and the calls that wait for one of them, first come first served. A call takes an engine that is ready;
- * while the ready engines are full it waits. Only when no engine is ready does it take one that is not.
+ * The engines of one pool and the queue of calls that wait for one of them, first come first served. A call gets an engine that is
+ * ready. While all ready engines are full it waits. Only when no engine is ready does it get one that is not.
  */
 export class EnginePool {
   private readonly policy: ChoicePolicy;
@@ -45,7 +45,7 @@ export class EnginePool {
     return this.members;
   }
 
-  /** Number of calls that wait. */
+  /** Number of calls in the queue. */
   get waiting(): number {
     return this.waiters.length;
   }
@@ -59,7 +59,7 @@ export class EnginePool {
   leave(members: readonly Member[]): void {
     this.members = this.members.filter((member) => !members.includes(member));
     for (const member of members) this.policy.left(member);
-    // Calls without another engine to try are settled immediately, even while the remaining engines are full.
+    // A call that has no other engine to try is settled immediately, even while the remaining engines are full.
     this.settleExhausted();
     this.serveWaiters();
   }
@@ -71,8 +71,9 @@ export class EnginePool {
   }
 
   /**
-   * Resolves with a slot that must be ended; `null` when the call has failed on every suitable engine, or there is none. The engine
-   * may leave the pool before the caller uses the slot. Rejects with the signal's reason, and holds no slot then.
+   * Reserves an engine for a call. Resolves with a slot that the caller must end, or with `null` when the call has failed on every
+   * suitable engine or the pool has no suitable engine. The engine may leave the pool before the caller uses the slot. Rejects with the
+   * signal's reason, and then holds no slot.
    */
   acquire(request: SlotRequest, signal: AbortSignal): Promise<Slot | null> {
     if (signal.aborted) return Promise.reject(signal.reason);
@@ -102,7 +103,10 @@ export class EnginePool {
     });
   }
 
-  /** Gives slots to waiting calls, after something has changed, and schedules the next check when only rate limits hold them. */
+  /**
+   * Gives slots to waiting calls after the pool has changed. When rate limits hold calls back, it schedules the next check for the end
+   * of the shortest wait.
+   */
   private serveWaiters(): void {
     this.grantSlots();
     this.cancelWake();
@@ -151,7 +155,7 @@ export class EnginePool {
     return this.take(this.policy.pick(request.sessionId, free), request);
   }
 
-  /** Lets excluded engines return while others serve the calls, so that no call has to wait for a verification. */
+  /** Verifies excluded engines while ready ones serve the calls, so that they can return to use without delaying a call. */
   private verifyInBackground(members: readonly Member[]): void {
     const serve = (): void => this.serveWaiters();
     for (const member of members) {

@@ -1,15 +1,18 @@
 import { MIB } from '../../core/bytes.ts';
 
-/** Longest metrics text of one engine, in characters. vLLM's has about 100,000; a much longer one is an error. */
+/** Longest metrics text of one engine, in characters; a longer text is left out as faulty. vLLM's text has about 100,000 characters. */
 const MAX_TEXT_CHARS = 4 * MIB;
 
 const METRIC_NAME = /^[a-zA-Z_:][a-zA-Z0-9_:]*/;
 const LABEL_NAME = /^[a-zA-Z_][a-zA-Z0-9_]*/;
 const VALUE = /^(?:[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?Inf|NaN)$/;
 const TYPES = new Set(['counter', 'gauge', 'histogram', 'summary', 'untyped']);
-/** The node's own metrics have these prefixes, and a family may be described only once. */
+/**
+ * Matches metric families of the node itself. An engine's families with these prefixes are left out, because a family may be described
+ * only once.
+ */
 const OWN_FAMILIES = /^(?:floe|process|nodejs)_/;
-/** Suffixes that the samples of a family may have, by type. */
+/** Suffixes that the sample names of a family may have, by the family's type. */
 const SUFFIXES: Readonly<Record<string, readonly string[]>> = {
   histogram: ['_bucket', '_sum', '_count'],
   summary: ['_sum', '_count'],
@@ -21,10 +24,10 @@ type Family = { type: string | null; help: string | null; readonly samples: stri
 type Sample = { readonly name: string; readonly labels: string; readonly value: string };
 
 /**
- * The metrics of several engines as one Prometheus text. Every sample gets the labels `engine_id` and `pool`; an engine's own labels
- * of these names become `exported_engine_id` and `exported_pool`. Each family keeps the description of the first engine that has
- * it. Left out: lines that are not samples, time stamps, repeated series, families whose type differs from another engine's,
- * families with a prefix of the node's own, and texts longer than {@link MAX_TEXT_CHARS}.
+ * Merges the metrics of several engines into one Prometheus text. Every sample gets the labels `engine_id` and `pool`; an engine's own
+ * labels with these names become `exported_engine_id` and `exported_pool`. Each family keeps the description of the first engine that
+ * has it. The result leaves out lines that are not samples, time stamps, repeated series, families whose type differs from another
+ * engine's, families with a prefix of the node's own, and texts longer than {@link MAX_TEXT_CHARS}.
  */
 export function relabelledMetrics(texts: readonly EngineText[]): string {
   const families = new Map<string, Family>();
@@ -72,7 +75,7 @@ function describe(line: string, types: Map<string, string>, helps: Map<string, s
   if (keyword === 'HELP' && !helps.has(name)) helps.set(name, printable(text));
 }
 
-/** Help text without control characters, and with only the escapes that the format has. */
+/** Replaces control characters in a help text, and escapes each backslash that does not begin an escape of the format. */
 function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are replaced.
   return text.replace(/[\u0000-\u001f\u007f]/g, ' ').replace(/\\(?![\\n])/g, '\\\\');
@@ -90,7 +93,7 @@ function familyOf(sampleName: string, types: ReadonlyMap<string, string>): strin
   return sampleName;
 }
 
-/** Parses `name{label="value",…} value [timestamp]`; `null` for any other line. */
+/** Parses `name{label="value",…} value [timestamp]`. Returns `null` for any other line. */
 function parseSample(line: string): Sample | null {
   const name = METRIC_NAME.exec(line)?.[0];
   if (name === undefined) return null;
@@ -106,8 +109,8 @@ function parseSample(line: string): Sample | null {
 }
 
 /**
- * Parses the labels from `start`, after the opening bracket. `labels` has a comma before each of them; `end` is the position after the
- * closing bracket. `null` for malformed labels.
+ * Parses the labels of a sample from `start`, the position after the opening bracket. In the result, `labels` has a comma before each
+ * label, and `end` is the position after the closing bracket. Returns `null` for malformed labels.
  */
 function parseLabels(line: string, start: number): { readonly labels: string; readonly end: number } | null {
   const names = new Set(['engine_id', 'pool']);
@@ -132,7 +135,7 @@ function parseLabels(line: string, start: number): { readonly labels: string; re
   return { labels, end: at + 1 };
 }
 
-/** The position after the closing quote; `null` for text without quotes, or with an escape that the format does not have. */
+/** Returns the position after the closing quote; `null` for text without quotes, or with an escape that the format does not have. */
 function endOfQuoted(line: string, start: number): number | null {
   if (line[start] !== '"') return null;
   for (let i = start + 1; i < line.length; i++) {

@@ -18,24 +18,24 @@ import { PauseGate, Pausing } from './pausing.ts';
 import { EngineRegistry } from './registry.ts';
 import { RelayedReply, resumeGeneration, type SampledReply } from './resume-generation.ts';
 
-/** Interval at which an empty pool is checked for its first engine, which is registered through the API at any time. */
+/** Interval at which an empty pool is checked for its first engine, which may be registered through the API at any time. */
 const EMPTY_POOL_POLL_MS = 100;
 
 export type EnginePoolsDeps = {
   readonly clock: Clock;
-  /** Receives what an operator should know about engines; default: dropped. */
+  /** Receives messages about engines that an operator should see. When absent, the messages are dropped. */
   readonly notice?: EngineNotice;
-  /** How the engine of a call is chosen, in all pools; default: `least_in_flight`. */
+  /** Policy that chooses the engine of a call, in all pools; `least_in_flight` when absent. */
   readonly policy?: EnginePolicy;
-  /** Whether engines on this host are preferred while they have free slots; default: `none`. */
+  /** Whether engines on this host are preferred while they have free slots; `none`, no preference, when absent. */
   readonly locality?: EngineLocality;
-  /** A name or address of this host, in addition to the ones that the operating system reports. */
+  /** A name or address of this host, in addition to those that the operating system reports. */
   readonly host?: string | null;
-  /** Connects to an engine when it is registered and when it is verified; default: {@link createEngine}. */
+  /** Connects to an engine when it is registered and when it is verified; {@link createEngine} when absent. */
   readonly connect?: (spec: EngineSpec) => Promise<Engine>;
 };
 
-/** Connects to every engine. Rejects as `EnginePools.register` does; no connection stays open then. */
+/** Makes pools and connects to every engine of `specs`. Rejects as `EnginePools.register` does, after closing all connections. */
 export async function createEnginePools(specs: readonly EngineSpec[], deps: EnginePoolsDeps): Promise<EnginePools> {
   const pools = enginePoolsOf([], deps);
   const settled = await Promise.allSettled(specs.map((spec) => pools.register(spec)));
@@ -45,7 +45,10 @@ export async function createEnginePools(specs: readonly EngineSpec[], deps: Engi
   throw failed.reason;
 }
 
-/** Pools of engines that are connected already; closing the pools closes them. Throws as `EnginePools.register` rejects. */
+/**
+ * Makes pools of engines that are connected already. Closing the pools closes these engines. Throws the errors with which
+ * `EnginePools.register` rejects.
+ */
 export function enginePoolsOf(engines: readonly Engine[], deps: EnginePoolsDeps): EnginePools {
   return new ManagedEnginePools(deps, engines);
 }
@@ -58,7 +61,7 @@ class ManagedEnginePools implements EnginePools {
   private readonly pausing: Pausing;
   private policyVersion: string | null = null;
 
-  /** The engines in `connected` are never reconnected: there is no specification to connect with. */
+  /** Makes the pools with the engines in `connected`, which are never reconnected because there is no specification to connect with. */
   constructor(deps: EnginePoolsDeps, connected: readonly Engine[]) {
     const { clock, notice = () => {}, policy = 'least_in_flight', locality = 'none', host = null } = deps;
     const connect = deps.connect ?? ((spec) => createEngine(spec, { clock, notice }));
@@ -174,7 +177,7 @@ class ManagedEnginePools implements EnginePools {
     return this.registry.membersOf(pool).map((member) => member.info());
   }
 
-  /** Dispatches a call that samples nothing: it takes no slot and passes the gate. */
+  /** Sends a call that samples nothing to an engine of the pool. Such a call takes no slot and is not held at the pause gate. */
   private lookUp<T>(
     context: CallContext,
     signal: AbortSignal,
@@ -224,13 +227,19 @@ class ManagedEnginePools implements EnginePools {
     return this.dispatcher.send(call, signal);
   }
 
-  /** The version as this engine reports it: an engine that is updated later than the others must not share their salt. */
+  /**
+   * Returns the salt for this engine's prefix cache, which is the version that this engine reports: an engine that is updated later than
+   * the others must not share their salt.
+   */
   private cacheSaltFor({ capabilities, policy_version }: EngineInfo): string | null {
     return capabilities.cache_salt ? (policy_version ?? this.policyVersion) || null : null;
   }
 }
 
-/** The pool's engines may have been replaced by others while the prompt was made. */
+/**
+ * Returns the error for a prompt of ids that was made with another tokenizer or template than the engine's, which happens when the
+ * pool's engines were replaced in between; `null` when they match.
+ */
 function foreignPromptError({ prompt }: GenerateRequest, { engine_id, capabilities }: EngineInfo): FloeError | null {
   const { fingerprint } = capabilities.template;
   if (prompt?.fingerprint === undefined || prompt.fingerprint === fingerprint) return null;

@@ -12,44 +12,50 @@ import { RateLimits } from './rate-limits.ts';
 const CHANGED_NOTICE =
   'an engine does not answer as it did at registration; it gets no calls and is checked every few seconds';
 
-/** The one failed status that a restarted or replaced server never sends, so that it raises no doubt. */
+/**
+ * HTTP status of a rate limit. A restarted or replaced server never sends it, so this failure alone does not make a verification of the
+ * server necessary.
+ */
 const TOO_MANY_REQUESTS = 429;
 
-/** Deadline of a pause or resume request; a server that has not confirmed by then is considered not to have received it. */
+/** Time limit of a pause or resume request. A server that has not confirmed by then is treated as if it had not received the request. */
 const CONTROL_TIMEOUT_MS = 30_000;
 
-/** Deadline of an engine's metrics; a scraper waits about ten seconds for all engines together. */
+/** Time limit for fetching an engine's metrics. A scraper waits about ten seconds for all engines together. */
 const METRICS_TIMEOUT_MS = 5_000;
 
 type MemberDeps = {
   readonly clock: Clock;
   readonly notice: EngineNotice;
-  /** Connects to the same server once more; `null` when the engine was passed in connected, and cannot be verified. */
+  /** Opens a new connection to the same server; `null` when the engine was passed in connected, so that it cannot be verified. */
   readonly connect: ((spec: EngineSpec) => Promise<Engine>) | null;
-  /** The version of the weights, for engines that are reconnected. */
+  /** Returns the version of the weights, which is set on engines that are reconnected; `null` when unknown. */
   readonly policyVersion: () => string | null;
-  /** See `EnginePoolsDeps.host`. */
+  /** A name or address of this host, in addition to those that the operating system reports; `null` when there is none. */
   readonly host: string | null;
-  /** Called when the server is no longer the one that joined the pool. The caller removes the member. */
+  /** Called when the server is no longer the one that joined the pool. The callee removes the member from the pool. */
   readonly onReplaced: (member: Member, error: FloeError) => void;
 };
 
-/** One engine of a pool: its calls in flight, its circuit breaker, and whether it must be verified to be the server that joined. */
+/**
+ * One engine of a pool. It tracks the engine's calls in flight, its circuit breaker, and whether the server must be verified to be the
+ * one that joined.
+ */
 export class Member implements Candidate {
   readonly id: string;
   readonly spec: EngineSpec;
   readonly local: boolean;
   readonly breaker: CircuitBreaker;
-  /** What the server reported when it joined. */
+  /** What the server reported about itself when it joined the pool. */
   readonly joined: EngineInfo;
   inflight = 0;
-  /** `null` when the specification sets no rate limits. */
+  /** Limits on requests and tokens per minute; `null` when the specification sets none. */
   readonly limits: RateLimits | null;
   private readonly deps: MemberDeps;
   private current: Engine;
-  /** What the server reported when the connection in use was made. */
+  /** What the server reported about itself when the current connection was made. */
   private connected: EngineInfo;
-  /** The signals of the calls in flight, by the connection that they use. */
+  /** The abort signals of the calls in flight, grouped by the connection that they use. */
   private readonly calls = new Map<Engine, Set<LinkedAbort>>();
   private removed = false;
   private closed = false;
@@ -76,7 +82,7 @@ export class Member implements Candidate {
     return this.current;
   }
 
-  /** Whether it has left the pool, so that no call may reach it. */
+  /** Whether the engine has left the pool, so that no call may be sent to it. */
   get isRemoved(): boolean {
     return this.removed;
   }
@@ -94,7 +100,7 @@ export class Member implements Candidate {
     return this.suspect;
   }
 
-  /** Whether it needs verification and should be verified now. */
+  /** Whether the engine needs verification, and a verification should start now. */
   get isVerificationDue(): boolean {
     return (
       this.needsVerification &&
@@ -104,7 +110,7 @@ export class Member implements Candidate {
     );
   }
 
-  /** Whether a call may use it without verification. */
+  /** Whether a call may use the engine now, without verification. */
   get isReady(): boolean {
     return this.breaker.admitsCall && !this.needsVerification;
   }
@@ -116,7 +122,8 @@ export class Member implements Candidate {
 
   info(): EngineInfo {
     const own = this.current.info();
-    // An adapter that reported itself unhealthy and was verified since has had no call yet that would prove it healthy.
+    // An adapter that reported itself unhealthy and was verified afterwards has had no call since that could show it to be healthy. It
+    // counts as healthy.
     const healthy = this.breaker.isClosed && !this.needsVerification && (own.healthy || this.deps.connect !== null);
     const held = this.limits === null ? {} : { held_back_ms: this.limits.waitMs() };
     return { ...own, healthy, inflight: this.inflight, ...held };
@@ -126,7 +133,7 @@ export class Member implements Candidate {
     this.breaker.recordSuccess();
   }
 
-  /** Whether a failure only defers calls, which the rate limits enforce from now on. */
+  /** Whether this failure only defers calls. If so, the rate limits hold back calls from now on. */
   isDeferral({ details }: FloeError): boolean {
     if (this.limits === null || details.status !== TOO_MANY_REQUESTS) return false;
     if (typeof details.retry_after_ms !== 'number') return false;
@@ -135,26 +142,31 @@ export class Member implements Candidate {
   }
 
   /**
-   * Records how a call failed. A failure that is also seen when another server takes over the address makes verification necessary.
-   * While `paused` it does not count against the engine's health: calls are aborted on purpose.
+   * Records how a call failed. A failure that can also mean that another server has taken over the address makes verification necessary.
+   * While `paused`, the failure does not count against the engine's health, because calls are then aborted on purpose.
    */
   recordFailure(error: FloeError, paused: boolean): void {
     if (this.removed || (error.code !== 'engine_unavailable' && error.code !== 'engine_error')) return;
     if (!paused) this.breaker.recordFailure();
     if (error.details.status !== TOO_MANY_REQUESTS) this.markSuspect();
-    // The adapter's own verdict on this failure is not a second failure.
+    // The adapter reports itself unhealthy because of this same failure, which must not count as a second failure.
     this.wasHealthy = this.current.info().healthy;
   }
 
-  /** Sends a pause. Rejects as `Engine.pause` does, and with `engine_unavailable` after {@link CONTROL_TIMEOUT_MS}. */
+  /**
+   * Sends a pause request to the server. Rejects as `Engine.pause` does, and with `engine_unavailable` after {@link CONTROL_TIMEOUT_MS}.
+   */
   async pause(mode: PauseMode): Promise<void> {
-    // A resume that failed earlier no longer matters: the one after this pause does.
+    // An earlier resume that failed no longer has to be repeated, because another resume follows this pause.
     this.needsResume = false;
     const what = `pausing engine ${this.id}`;
     await withDeadline(this.deps.clock, CONTROL_TIMEOUT_MS, what, (signal) => this.current.pause(mode, signal));
   }
 
-  /** Sends a resume. When that fails the engine is excluded until a later resume succeeds, since its calls would hang. */
+  /**
+   * Sends a resume request to the server. When that fails, the engine is excluded until a later resume succeeds, because its calls would
+   * hang.
+   */
   async resume(): Promise<void> {
     try {
       await this.sendResume();
@@ -165,18 +177,18 @@ export class Member implements Candidate {
     }
   }
 
-  /** The server's metrics in Prometheus text; `null` when it has none or does not answer in time. */
+  /** Fetches the server's metrics in Prometheus text; `null` when the server has none or does not answer in time. */
   async metrics(): Promise<string | null> {
     const what = `the metrics of engine ${this.id}`;
     try {
       return await withDeadline(this.deps.clock, METRICS_TIMEOUT_MS, what, (signal) => this.current.metrics(signal));
     } catch {
-      // Its absence from the text shows the failure.
+      // A failed request needs no message: the engine is missing in the metrics text, which shows the failure.
       return null;
     }
   }
 
-  /** Runs one call, which begins before this returns. It is aborted by `signal`, and by {@link remove} with `abort`. */
+  /** Runs one call, which begins before this function returns. The call is aborted by `signal`, and by {@link remove} with `abort`. */
   async run<T>(signal: AbortSignal, call: (engine: Engine, signal: AbortSignal) => Promise<T>): Promise<T> {
     const engine = this.current;
     const abort = linkAbort(signal);
@@ -191,7 +203,7 @@ export class Member implements Candidate {
     }
   }
 
-  /** Closes the connection when the calls in flight have ended; with `abort` they are aborted immediately. */
+  /** Removes the engine: closes its connection when the calls in flight have ended, or with `abort` aborts these calls immediately. */
   remove(abort: boolean): void {
     if (this.removed) return;
     this.removed = true;
@@ -200,7 +212,7 @@ export class Member implements Candidate {
     this.closeUnused(this.current);
   }
 
-  /** Closes all connections immediately, calls in flight included. */
+  /** Closes all connections immediately, without waiting for calls in flight. */
   async close(): Promise<void> {
     this.removed = true;
     this.closed = true;
@@ -210,7 +222,8 @@ export class Member implements Candidate {
 
   /**
    * Connects once more and compares the server with the one that joined. Rejects with `engine_unavailable` while the comparison is
-   * impossible, `engine_error` when the server has been replaced, after `onReplaced` was called. Concurrent calls share the result.
+   * impossible, and with `engine_error`, after calling `onReplaced`, when the server has been replaced. Concurrent calls share one
+   * verification.
    */
   verify(): Promise<void> {
     const refusal = this.refusalInForce();
@@ -250,7 +263,7 @@ export class Member implements Candidate {
     }
   }
 
-  /** Replaces the connection in use by `fresh` if the server is still the one that joined. Throws `engine_error` when it is not. */
+  /** Replaces the current connection by `fresh` if the server is still the one that joined. Throws `engine_error` when it is not. */
   private adopt(fresh: Engine): void {
     const before = this.current;
     const info = fresh.info();
@@ -272,7 +285,7 @@ export class Member implements Candidate {
     });
   }
 
-  /** The error of a failed verification for the calls that need the engine. */
+  /** Converts the error of a failed verification to the one that calls on this engine get. */
   private refused(error: FloeError): FloeError {
     if (this.removed) return error;
     this.breaker.recordFailure();
@@ -287,7 +300,7 @@ export class Member implements Candidate {
       { engine_id: this.id },
       error,
     );
-    // A server with wrong answers may still be starting, or its answers arrive incomplete: it is verified repeatedly, indefinitely.
+    // A server that gives wrong answers may still be starting, so it is verified repeatedly, without limit.
     if (error.code === 'engine_error') {
       if (this.lastRefusal === null) notice(CHANGED_NOTICE, { engine_id: this.id, reason: error.message });
       this.lastRefusal = { error: unverified, untilMs: clock.monotonicMs() + OPEN_MS };
@@ -295,7 +308,7 @@ export class Member implements Candidate {
     return unverified;
   }
 
-  /** Closes a connection that no call uses or will use. */
+  /** Closes a connection that no call uses now or will use later. */
   private closeUnused(engine: Engine): void {
     if (this.calls.get(engine)?.size === 0) this.calls.delete(engine);
     if (this.closed || this.calls.has(engine) || (engine === this.current && !this.removed)) return;
@@ -309,7 +322,10 @@ export class Member implements Candidate {
   }
 }
 
-/** Runs `work` with a signal that aborts after `limitMs`, and rejects with `engine_unavailable` then, even if `work` ignores it. */
+/**
+ * Runs `work` with a signal that aborts after `limitMs`. Rejects with `engine_unavailable` at that time, even if `work` ignores the
+ * signal.
+ */
 async function withDeadline<T>(
   clock: Clock,
   limitMs: number,
@@ -328,13 +344,13 @@ async function withDeadline<T>(
   }
 }
 
-/** Whether a server is on this host: the host of its URL is a loopback name or address, or one of `names`. */
+/** Whether a server is on this host, which holds when the host of its URL is a loopback name or address, or one of `names`. */
 export function isLocal(baseUrl: string, names: ReadonlySet<string> = hostNames(null)): boolean {
   const host = new URL(baseUrl).hostname.replace(/^\[|\]$/g, '').toLowerCase();
   return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host) || names.has(host);
 }
 
-/** The names of this host, in lower case: the configured one, the host name, and the addresses of its interfaces. */
+/** Returns the names of this host in lower case: the configured name, the host name, and the addresses of its network interfaces. */
 function hostNames(configured: string | null): ReadonlySet<string> {
   const addresses = Object.values(networkInterfaces()).flatMap((entries) => entries ?? []);
   const names = [hostname(), ...(configured === null ? [] : [configured]), ...addresses.map(({ address }) => address)];

@@ -5,10 +5,13 @@ import type { EngineNotice } from '../engine.ts';
 import type { PauseOptions } from './engine-pools.ts';
 import type { Member } from './member.ts';
 
-/** Weight updates take seconds; a harness that retries sooner only uses up its retries. */
+/**
+ * Time after which a caller that was rejected during a pause should retry. Weight updates take seconds; a harness that retries sooner
+ * only uses up its retries.
+ */
 const RETRY_AFTER_MS = 2_000;
 
-/** Admits new calls; closed while the engines are paused. */
+/** Gate that every new sampling call passes. It is closed while the engines are paused. */
 export class PauseGate {
   private options: PauseOptions | null = null;
   private waiters = new Set<() => void>();
@@ -20,7 +23,7 @@ export class PauseGate {
 
   close(options: PauseOptions): void {
     this.options = options;
-    // Waiting calls check the new options, which may reject them.
+    // Wakes the waiting calls, so that they check the new options, which may reject them.
     this.wakeAll();
   }
 
@@ -29,7 +32,7 @@ export class PauseGate {
     this.wakeAll();
   }
 
-  /** Resolves when the gate is open. Rejects with `overloaded` when the pause rejects calls, or with the signal's reason. */
+  /** Resolves when the gate is open. Rejects with `overloaded` when the current pause rejects calls, or with the signal's reason. */
   async pass(signal: AbortSignal): Promise<void> {
     while (this.options !== null) {
       if (this.options.whilePaused === 'reject') {
@@ -42,7 +45,10 @@ export class PauseGate {
     }
   }
 
-  /** As {@link pass} for a call that has passed the gate before: it waits even when new calls are rejected. */
+  /**
+   * Resolves when the gate is open, for a call that has passed the gate before: it waits even when new calls are rejected. Rejects with
+   * the signal's reason.
+   */
   async waitUntilOpen(signal: AbortSignal): Promise<void> {
     while (this.options !== null) await this.nextChange(signal);
   }
@@ -75,10 +81,10 @@ type PausingDeps = {
   readonly members: () => readonly Member[];
 };
 
-/** Pauses and resumes all engines; one pause or resume runs after the other. */
+/** Pauses and resumes all engines. Pauses and resumes run one after the other, in the order in which they were requested. */
 export class Pausing {
   private readonly deps: PausingDeps;
-  /** Engines that were sent a pause and not yet the following resume. */
+  /** Engines to which a pause was sent and not yet the following resume. */
   private readonly pausedMembers = new Set<Member>();
   private lastOrder: Promise<unknown> = Promise.resolve();
   private pauseCount = 0;
@@ -92,8 +98,8 @@ export class Pausing {
   }
 
   /**
-   * Closes the gate before it returns. Resolves when every engine has answered; rejects with `engine_error` when an engine refused,
-   * and the gate stays closed.
+   * Pauses all engines. Closes the gate before it returns, and resolves when every engine has answered. Rejects with `engine_error` when
+   * an engine refused; the gate stays closed then.
    */
   pause(options: PauseOptions): Promise<void> {
     this.pauseCount++;
@@ -104,8 +110,8 @@ export class Pausing {
   }
 
   /**
-   * Opens the gate once every engine has answered, unless another pause has begun. Rejects with `engine_error` when an engine
-   * refused; that engine is excluded until it resumes.
+   * Resumes all paused engines. Opens the gate when every engine has answered, unless another pause has begun. Rejects with
+   * `engine_error` when an engine refused; that engine is excluded until it resumes.
    */
   resume(): Promise<void> {
     const { pauseCount } = this;
@@ -124,7 +130,10 @@ export class Pausing {
     return done;
   }
 
-  /** An unreachable engine is no reason to refuse an update of the others, since it samples nothing for this process. */
+  /**
+   * Sends the request to all members concurrently. Throws `engine_error` when one of them refused. An unreachable engine is not such a
+   * refusal, because it samples nothing for this process.
+   */
   private async sendAll(
     verb: 'pause' | 'resume',
     members: readonly Member[],

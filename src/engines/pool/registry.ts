@@ -8,7 +8,7 @@ import { isSameSpec, mismatchOf } from './compatibility.ts';
 import { EnginePool } from './engine-pool.ts';
 import { Member } from './member.ts';
 
-/** A registration in progress. */
+/** A registration whose engine is still being connected. */
 type Connecting = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo> };
 
 type Connect = (spec: EngineSpec) => Promise<Engine>;
@@ -18,14 +18,14 @@ type RegistryDeps = {
   readonly notice: EngineNotice;
   readonly policy: EnginePolicy;
   readonly locality: EngineLocality;
-  /** See `EnginePoolsDeps.host`. */
+  /** A name or address of this host, in addition to those that the operating system reports; `null` when there is none. */
   readonly host: string | null;
   readonly connect: Connect;
-  /** The version of the weights, for engines that are added or reconnected. */
+  /** Returns the version of the weights, which is set on engines that are added or reconnected; `null` when unknown. */
   readonly policyVersion: () => string | null;
 };
 
-/** The registered engines and their pools. A pool exists while it has an engine. */
+/** The registered engines and their pools. A pool exists as long as it has an engine. */
 export class EngineRegistry {
   private readonly deps: RegistryDeps;
   private readonly byId = new Map<string, Member>();
@@ -45,13 +45,13 @@ export class EngineRegistry {
     return this.pools.get(pool)?.engines ?? [];
   }
 
-  /** `null` when the pool has no engines. Throws `engine_unavailable` when the registry is closed. */
+  /** Returns the pool with this name; `null` when it has no engines. Throws `engine_unavailable` when the registry is closed. */
   poolOf(name: string): EnginePool | null {
     if (this.closed) throw closedError();
     return this.pools.get(name) ?? null;
   }
 
-  /** See `EnginePools.register`. */
+  /** Connects to an engine and adds it to its pool, as `EnginePools.register` describes. */
   async register(requested: EngineSpec): Promise<EngineInfo> {
     if (this.closed) throw closedError();
     const id = requested.engine_id ?? engineIdOf(requested.base_url);
@@ -70,8 +70,8 @@ export class EngineRegistry {
   }
 
   /**
-   * Adds a connected engine to the pool of its specification. `connect` reconnects to it for verification; `null` when that is
-   * impossible. Throws `engine_error` when it does not match the pool's other engines.
+   * Adds a connected engine to the pool of its specification. `connect` reconnects to the engine when it is verified; it is `null` when
+   * that is impossible. Throws `engine_error` when the engine does not match the pool's other engines.
    */
   add(engine: Engine, spec: EngineSpec, connect: Connect | null): EngineInfo {
     const info = engine.info();
@@ -112,7 +112,7 @@ export class EngineRegistry {
     }
   }
 
-  /** See `EnginePools.deregister`. */
+  /** Removes one engine, or all engines when the id is `null`, as `EnginePools.deregister` describes. Returns the removed ids. */
   deregister(engineId: string | null, abort: boolean): readonly string[] {
     if (engineId === null) this.connecting.clear();
     else this.connecting.delete(engineId);
@@ -141,7 +141,10 @@ export class EngineRegistry {
     });
   }
 
-  /** Removes all of them before any pool serves its waiting calls, so that none is given an engine that is about to leave. */
+  /**
+   * Removes these engines from the registry and their pools. All of them are marked as removed before a pool serves its waiting calls,
+   * so that no call is given an engine that is about to leave.
+   */
   private remove(removed: readonly Member[], abort: boolean): void {
     for (const member of removed) {
       this.byId.delete(member.id);

@@ -8,18 +8,18 @@ import type { EngineNotice, GenerateRequest, PromptIds, ReplyListener } from '..
 import type { PooledReply } from './engine-pools.ts';
 
 /**
- * How many times in a row a reply may be interrupted without one new token. A trainer that aborts all requests before an update
- * often does so several times within some seconds; these tries with their pauses outlast that.
+ * Most consecutive interruptions of a reply without a new token. A trainer that aborts all requests before an update often does so
+ * several times within some seconds; this many tries and the pauses between them last longer than that.
  */
 const MAX_TRIES_WITHOUT_PROGRESS = 8;
-/** Pauses after tries that sampled nothing. */
+/** Pauses before a reply is resumed after a try that sampled no token. */
 const NO_PROGRESS_BACKOFF = { baseMs: 100, maxMs: 5_000 };
 
-/** A reply with the properties of the engine that sampled it. */
+/** A reply together with the properties of the engine that sampled it. */
 export type SampledReply = PooledReply & {
-  /** The engine's context length in tokens; `null` when it does not report one. */
+  /** The engine's context length in tokens; `null` when the engine does not report it. */
   readonly maxModelLen: number | null;
-  /** Identifies the engine's tokenizer and template; `null` when unknown. */
+  /** Fingerprint of the engine's tokenizer and template; `null` when unknown. */
   readonly fingerprint: string | null;
 };
 
@@ -27,8 +27,8 @@ type ResumeDeps = {
   readonly clock: Clock;
   readonly notice: EngineNotice;
   /**
-   * Samples once, on an engine that accepts token ids when the request has a prompt of ids. `admitted`: the call has passed the
-   * pause gate before. A call is not retried once `relay` has received a delta.
+   * Sends one sampling call, to an engine that accepts token ids when the request has a prompt of ids. `admitted` states whether the
+   * call has passed the pause gate before. A call is not retried once `relay` has received a delta.
    */
   readonly sample: (
     request: GenerateRequest,
@@ -39,8 +39,8 @@ type ResumeDeps = {
 };
 
 /**
- * Resumes `interrupted`, a reply with finish reason `abort`, from its last token until it is complete, on any engine of the pool
- * that accepts token ids; its version spans then cover the old and the new weights. Where that is impossible, the partial reply is
+ * Resumes `interrupted`, a reply with finish reason `abort`, from its last token until it is complete, on any engine of the pool that
+ * accepts token ids. Its version spans then cover the old and the new weights. Where resuming is impossible, the partial reply is
  * returned with finish reason `abort`. Rejects as `EnginePools.generate` does, and with `engine_error` when the resumed reply
  * contradicts its beginning.
  */
@@ -65,7 +65,7 @@ export async function resumeGeneration(
     if (triesWithoutProgress > 0) {
       await sleep(deps.clock, backoffMs(NO_PROGRESS_BACKOFF, triesWithoutProgress), signal);
     }
-    // A reply without tokens is sampled from its start, and its deltas may still be relayed.
+    // A reply without tokens is sampled from its start, so its deltas may still be relayed.
     if (reply.responseIds.length > 0) next = { ...request, prompt, resumeFrom: reply };
     const resumed = await sampleRest(deps, next, next.resumeFrom === null ? relay : undefined, signal);
     if (resumed === null) return current;
@@ -74,7 +74,10 @@ export async function resumeGeneration(
   return current;
 }
 
-/** `null` when the reply cannot be resumed: the tokens sampled so far must not be lost, because they have to be accounted for. */
+/**
+ * Samples the rest of a reply. Returns `null` when that fails, instead of rejecting, because the tokens sampled so far must be accounted
+ * for.
+ */
 async function sampleRest(
   deps: ResumeDeps,
   request: GenerateRequest,
@@ -99,7 +102,7 @@ function verified(sampled: SampledReply, request: GenerateRequest, relay: Relaye
     const message = `engine ${engineId}: the resumed reply does not begin with the tokens that were sampled`;
     throw new FloeError('engine_error', message, { engine_id: engineId });
   }
-  // The message of a reply that is interrupted once more may be parsed differently when the reply is complete.
+  // While the reply is incomplete, its message is not checked: the engine may parse it differently when the reply is complete.
   if (relay === undefined || reply.finishReason === 'abort') return sampled;
   return { ...sampled, reply: { ...reply, message: relay.completedBy(reply.message, engineId) } };
 }
@@ -108,14 +111,16 @@ function startsWith(ids: Int32Array, beginning: Int32Array): boolean {
   return ids.length >= beginning.length && beginning.every((id, i) => ids[i] === id);
 }
 
-/** Whether the bound or the context length leaves no capacity for another token. */
+/**
+ * Whether the reply has reached the token limit of the request or the engine's context length, so that no further token can be sampled.
+ */
 function isFull({ maxTokens }: GenerateRequest, { reply, maxModelLen }: SampledReply): boolean {
   const sampled = reply.responseIds.length;
   if (maxTokens !== null && sampled >= maxTokens) return true;
   return maxModelLen !== null && sampled > 0 && reply.promptIds.length + sampled >= maxModelLen;
 }
 
-/** The prompt as ids; `null` when ids cannot express it. */
+/** Returns the prompt as ids; `null` when ids cannot express it, as with images. */
 function promptOf(request: GenerateRequest, { reply, fingerprint }: SampledReply): PromptIds | null {
   if (request.prompt !== null) return request.prompt;
   if (reply.promptIds.length === 0 || request.messageTexts.some(hasImage)) return null;
@@ -124,7 +129,10 @@ function promptOf(request: GenerateRequest, { reply, fingerprint }: SampledReply
 
 type RelayedCall = { readonly id: string; readonly name: string; arguments: string };
 
-/** Forwards a reply's deltas and remembers them, because another engine would sample a different reply to the same request. */
+/**
+ * Forwards a reply's deltas and remembers them. Once a delta has been forwarded, the call cannot be retried, because another engine
+ * would sample a different reply to the same request.
+ */
 export class RelayedReply implements ReplyListener {
   private readonly inner: ReplyListener;
   private hasStarted = false;
@@ -138,7 +146,7 @@ export class RelayedReply implements ReplyListener {
   }
 
   started(promptTokens: number | null): void {
-    // Forwarded once, also when a call is retried before its first delta.
+    // The notification is forwarded once, even when a call is retried before its first delta.
     if (this.hasStarted) return;
     this.hasStarted = true;
     this.inner.started(promptTokens);
@@ -156,15 +164,15 @@ export class RelayedReply implements ReplyListener {
     this.inner.delta(delta);
   }
 
-  /** The error of a failed call, converted to one that is not retried if a delta has been forwarded. */
+  /** Converts the error of a failed call to one that is not retried, if a delta has been forwarded. */
   finalFailure(error: unknown): unknown {
     if (!this.hasDeltas || !FloeError.is(error) || error.code !== 'engine_unavailable') return error;
     return new FloeError('engine_error', error.message, error.details, error);
   }
 
   /**
-   * The message with the call ids that were forwarded. Throws `engine_error` when the message does not begin with the forwarded
-   * deltas, since the listener cannot be sent the rest then.
+   * Returns the message with the call ids that were forwarded. Throws `engine_error` when the message does not begin with the forwarded
+   * deltas, because the rest of such a message cannot be sent to the listener.
    */
   completedBy(message: AssistantMessage, engineId: string): AssistantMessage {
     const toolCalls = message.tool_calls ?? [];

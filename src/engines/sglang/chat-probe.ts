@@ -9,19 +9,20 @@ import { chatBody, type IdFlags, nativeBody } from './request.ts';
 import { ChatStreamReader } from './stream.ts';
 
 /**
- * How chat completions report the sampled ids, oldest release first. The oldest supported releases are those whose chat completions
- * know `return_meta_info`; a server without it reports no token ids and is refused.
+ * The field in which chat completions report the sampled ids, in the order of the SGLang releases that introduced it. The oldest
+ * supported releases are those whose chat completions know `return_meta_info`; a server without this field reports no token ids and is
+ * refused.
  */
 export type IdSource = 'meta_info' | 'token_ids' | 'sglext' | 'stream_ids';
 
-/** What the probes of chat completions show. */
+/** What the probe calls have shown about the server's chat completions. */
 export type ChatFeatures = {
   readonly idSource: IdSource;
-  /** The flags of a call that is not streamed. */
+  /** The id flags that are set on a call that is not streamed. */
   readonly flags: IdFlags;
   /**
-   * The flags of a streamed call; `null` when streams are not exact, or do not report the weights' versions although other replies
-   * do.
+   * The id flags that are set on a streamed call; `null` when streams are not exact, or do not report the weights' versions although
+   * other replies do.
    */
   readonly streamFlags: IdFlags | null;
   readonly inputIds: boolean;
@@ -31,7 +32,10 @@ export type ChatFeatures = {
 const NO_ENDS = { stop: [], closeIds: [] };
 const NO_FLAGS: IdFlags = { metaInfo: false, tokenIds: false, promptIds: false, sglext: false };
 
-/** Newest first. A server ignores flags that it does not know, or refuses the request. */
+/**
+ * The flag combinations to try, those of the newest releases first. A server either ignores flags that it does not know, or refuses the
+ * request.
+ */
 const ID_SOURCES: readonly (readonly [IdSource, IdFlags])[] = [
   ['token_ids', { ...NO_FLAGS, metaInfo: true, tokenIds: true }],
   ['meta_info', { ...NO_FLAGS, metaInfo: true, promptIds: true }],
@@ -43,18 +47,18 @@ const STREAM_ID_SOURCES: readonly (readonly [IdSource, IdFlags])[] = [
   ['sglext', { ...NO_FLAGS, sglext: true }],
 ];
 
-/** Two tokens, so that a stream has more than the tokens of its last chunk. */
+/** Tokens that a probe call samples. Two are needed so that a stream has tokens before those of its last chunk. */
 const PROBE_TOKENS = 2;
 
-/** Time limit of one call of {@link PROBE_TOKENS}; it equals that of a control request. */
+/** Time limit of one probe call, which samples {@link PROBE_TOKENS} tokens. It equals the time limit of a control request. */
 const PROBE_TIMEOUT_MS = 10_000;
 
-/** Words of a conversation that is longer than the pages of any prefix cache. */
+/** Repetitions in the probe conversation for the cache salt, which make it longer than one page of any prefix cache. */
 const CACHED_WORDS = 100;
 
 const NO_LISTENER: ReplyListener = { started: () => {}, delta: () => {} };
 
-/** A minimal call that belongs to no session. */
+/** Makes a minimal request that belongs to no session; `over` overrides its fields. */
 function probeRequest(over: Partial<GenerateRequest>): GenerateRequest {
   return {
     completionId: '',
@@ -78,8 +82,8 @@ function probeRequest(over: Partial<GenerateRequest>): GenerateRequest {
 }
 
 /**
- * Determines, by calls of two tokens, which fields of chat completions have the ids, whether their streams are complete, and whether
- * they accept a prompt of ids. `prompt` are the ids of another conversation than the probe's; `null` when none are known. Rejects
+ * Determines with calls of two tokens which fields of chat completions have the ids, whether their streams are complete, and whether
+ * they accept a prompt of ids. `prompt` is a rendered conversation that differs from the probe's; `null` when none is available. Rejects
  * with `engine_error` when no ids are reported.
  */
 export async function probeChat(
@@ -104,7 +108,7 @@ export async function probeChat(
 type FoundSource = { readonly idSource: IdSource; readonly flags: IdFlags };
 type PlainSource = FoundSource & {
   readonly versionSpans: boolean;
-  /** The first token of the reply. */
+  /** Id of the first token of the probe's reply. */
   readonly firstId: number;
 };
 
@@ -143,9 +147,10 @@ function chatCompletion(
 }
 
 /**
- * Streams must be exact both when the bound ends the reply and when a stop token does: some releases have no log-probability for a
- * last token without text. They must also report the weights' versions if other replies do. For the second stream, the first token
- * of the plain reply is made a stop token. `null` when no stream meets this.
+ * Finds flags with which streams are complete; `null` when no flags achieve it. A stream must be exact both when the token limit ends
+ * the reply and when a stop token does, because some releases report no log-probability for a last token without text. It must also
+ * report the weights' versions if other replies do. For the second stream, the first token of the reply that was not streamed is made a
+ * stop token.
  */
 async function findStreamIdSource(
   server: EngineServer,
@@ -209,7 +214,10 @@ async function acceptsInputIds(
 
 export type NativeFeatures = { readonly seed: boolean; readonly versionSpans: boolean };
 
-/** Determines whether `/generate` reports ids, and whether it supports seeds. `null` when it does not exist or reports none. */
+/**
+ * Determines whether `/generate` reports ids, and whether it supports seeds. Resolves with `null` when the endpoint does not exist or
+ * reports no ids.
+ */
 export async function probeNative(server: EngineServer, ids: Int32Array): Promise<NativeFeatures | null> {
   const scanner = new IdScanner();
   const request = probeRequest({ prompt: { ids, json: Buffer.from(ids.join(',')) }, seed: 1 });
@@ -229,12 +237,15 @@ export async function probeNative(server: EngineServer, ids: Int32Array): Promis
 }
 
 /**
- * `honoured`: a salted conversation is cached only for the same salt. `accepted`: the field is accepted, but no call shows an effect.
- * `refused`: the server refuses the field.
+ * Whether the server separates its prefix cache by salt. `honoured` means that a conversation is reused only with the same salt,
+ * `accepted` that the field is accepted but no call shows an effect, and `refused` that the server refuses the field.
  */
 export type SaltSupport = 'honoured' | 'accepted' | 'refused';
 
-/** Sends one conversation with two salts and with the first one once more, and compares the cached tokens of the calls. */
+/**
+ * Determines the salt support: sends one conversation with two salts and once more with the first salt, and compares the cached tokens
+ * of the calls.
+ */
 export async function probeSalt(
   server: EngineServer,
   model: string,
@@ -257,7 +268,7 @@ export async function probeSalt(
   return sameSalt > otherSalt ? 'honoured' : 'accepted';
 }
 
-/** The error of a call that the server answered, which shows that a feature is missing. Throws any other error. */
+/** Returns the error of a call that the server answered, which shows that a feature is missing. Rethrows any other error. */
 function answeredError(error: unknown): FloeError {
   if (hasAnswered(error)) return error;
   throw error;

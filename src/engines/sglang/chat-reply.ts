@@ -42,7 +42,7 @@ const choiceSchema = z.looseObject({
   matched_stop: matchedStopSchema,
   prompt_token_ids: idsSchema,
   token_ids: tokenIdsSchema.nullish(),
-  // The name of `token_ids` in some builds.
+  // Some builds call the field `token_ids` by this name.
   response_token_ids: tokenIdsSchema.nullish(),
   logprobs: logprobsSchema,
   meta_info: metaInfoSchema.nullish(),
@@ -70,21 +70,21 @@ const replySchema = z.looseObject({
 });
 type ForeignReply = z.output<typeof replySchema>;
 
-/** What is needed to parse a chat completion. */
+/** What the parser of a chat completion has to know about its request. */
 export type ChatReplyOptions = {
-  /** Name of the field with the prompt's ids. */
+  /** Name of the reply field that contains the prompt's ids. */
   readonly promptKey: string;
   readonly ends: ReplyEnds;
-  /** The requested model, which the server names in its reply. */
+  /** Name of the requested model, which the server repeats in its reply. */
   readonly model: string;
 };
 
-/** Name of the field in which a server puts the prompt's ids when a request has these flags. */
+/** Returns the name of the reply field in which a server puts the prompt's ids when a request has these flags. */
 export function promptKeyOf(flags: IdFlags): string {
   return flags.tokenIds || flags.promptIds ? 'prompt_token_ids' : 'input_ids';
 }
 
-/** Parses a 200 reply of a chat completion that is not streamed, of any supported release. Throws as {@link checkedReply} does. */
+/** Parses a chat completion of status 200 that is not streamed, of any supported SGLang release. Throws as {@link checkedReply} does. */
 export function parseChatReply(
   body: Buffer,
   call: ReplyCall,
@@ -117,7 +117,10 @@ export function parseChatReply(
   return { ...sampled, message: messageOf(choice.message) };
 }
 
-/** Throws `engine_error` when two fields with the ids differ. */
+/**
+ * Reads the sampled ids and their log-probabilities from whichever fields the release uses. Throws `engine_error` when two fields with
+ * the ids differ.
+ */
 function sampledOf({ sglext }: ForeignReply, choice: ForeignChoice): IdsAndLogprobs {
   const own = choice.token_ids ?? choice.response_token_ids;
   const lists = sglext?.output_ids;

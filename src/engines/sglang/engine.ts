@@ -13,12 +13,13 @@ import { type ReadReply, Sampler } from './sampler.ts';
 
 type SglangDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
-/** `forceNative`: prompts of ids are sent to `/generate` even if chat completions accept them. */
+/** Options for tests: with `forceNative`, prompts of ids are sent to `/generate` even if chat completions accept them. */
 type SglangOptions = { readonly forceNative?: boolean };
 
 /**
- * Connects to an SGLang server of any release that reports token ids (see `IdSource`). Rejects with `engine_unavailable` when it
- * cannot be reached, `engine_error` when it is not an SGLang server, reports no ids or does not serve the model that `spec` names.
+ * Connects to an SGLang server of any release that reports token ids (see `IdSource`). Rejects with `engine_unavailable` when the server
+ * cannot be reached, and with `engine_error` when it is not an SGLang server, reports no ids or does not serve the model that `spec`
+ * names.
  */
 export async function createSglangEngine(
   spec: EngineSpec,
@@ -45,21 +46,21 @@ export async function createSglangEngine(
   }
 }
 
-/** Messages of SGLang's three checks for an overlong prompt, which has no error code. */
+/** Matches the messages of SGLang's three checks for an overlong prompt, which have no error code. */
 const OVERFLOW_WORDING =
   /longer than the model's context length|maximum context length|exceeds the maximum allowed length/i;
 
-/** The HTTP client of one SGLang server. */
+/** Makes the HTTP client of one SGLang server. */
 export function sglangServer(spec: EngineSpec, clock: Clock): EngineServer {
   return new EngineServer(spec, {
     clock,
     isOverflow: ({ message }) => OVERFLOW_WORDING.test(message),
-    // Routers send all calls with one key to the same server.
+    // Routers send all calls with the same key to the same server, so the session id is the key.
     headersOf: ({ sessionId }) => ({ 'x-smg-routing-key': sessionId, 'x-session-id': sessionId }),
   });
 }
 
-/** The reply with no version in place of the one that SGLang reports for weights that were not given one. */
+/** Converts the reply of the version endpoint: replaces the version name that SGLang reports for weights without a version by `null`. */
 function withVersionOf(reply: HttpReply): HttpReply {
   const reported = (jsonOf(reply.body) as { weight_version?: string | number | null } | null)?.weight_version;
   return { ...reply, body: Buffer.from(JSON.stringify({ weight_version: versionOf(reported) })) };
@@ -77,7 +78,7 @@ type Parts = {
 class SglangEngine implements Engine {
   private readonly parts: Parts;
   private readonly calls: CallHealth;
-  /** Set by the first stream that has lost ids; later ones would lose them as well. */
+  /** Whether a stream of this engine has lost ids. Replies are not streamed from then on, because later streams would lose ids as well. */
   private losesIds = false;
 
   constructor(parts: Parts) {
@@ -172,8 +173,9 @@ class SglangEngine implements Engine {
   }
 
   /**
-   * Harnesses request bounds such as 32,000 tokens for any model; SGLang refuses a bound that exceeds the context left after the
-   * prompt, instead of lowering it. Without a bound it samples to the end of the context, which is then below the requested bound.
+   * Samples one reply. Harnesses request token limits such as 32,000 for any model; SGLang refuses a limit that exceeds the context left
+   * after the prompt, instead of lowering it. In that case the call is sent without a limit, and SGLang samples to the end of the
+   * context, which is below the requested limit.
    */
   private async sample(request: GenerateRequest, signal: AbortSignal): Promise<ReplyWithSpans> {
     const versionBefore = this.parts.versions.current();
@@ -189,7 +191,10 @@ class SglangEngine implements Engine {
     return { ...reply, versionSpans: reply.versionSpans ?? (await this.singleSpan(reply, await versionBefore)) };
   }
 
-  /** The bound on the tokens of this call; `null` for none. `/generate` has a small bound by default, so it always gets one. */
+  /**
+   * Returns the most tokens that this call may sample; `null` when the request is sent without a limit. `/generate` uses a small limit
+   * by default, so it always gets one when the context length is known.
+   */
   private boundOf({ prompt, resumeFrom, maxTokens }: GenerateRequest): number | null {
     const { tokenInput, facts } = this.parts.profile;
     const contextTokens = facts.maxModelLen;
@@ -197,7 +202,7 @@ class SglangEngine implements Engine {
     const firstCount = resumeFrom?.responseIds.length ?? 0;
     if (isWithinContext) return maxTokens - firstCount;
     if (prompt === null || contextTokens === null || tokenInput !== 'generate') return null;
-    // SGLang requires the last position of the context to stay free.
+    // SGLang requires the last position of the context to stay unused.
     const capacity = contextTokens - prompt.ids.length - firstCount - 1;
     return capacity > 0 ? capacity : null;
   }
@@ -211,7 +216,7 @@ class SglangEngine implements Engine {
     }
   }
 
-  /** Runs one call, and aborts it on the server too when the signal aborts. */
+  /** Runs one call. When the signal aborts, the call is also aborted on the server. */
   private abortable<T>({ completionId }: GenerateRequest, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     const { server, profile } = this.parts;
     if (!profile.capabilities.abort) return work();
@@ -228,7 +233,10 @@ class SglangEngine implements Engine {
     });
   }
 
-  /** Without spans from the server, the version is known only if it was the same before and after the reply. */
+  /**
+   * Makes one version span for a reply for which the server reported no spans. Its version is known only if the weights had the same
+   * version before and after the reply.
+   */
   private async singleSpan(reply: ReadReply, versionBefore: string | null): Promise<VersionSpan[]> {
     const versionAfter = reply.endVersion ?? (await this.parts.versions.afterReply());
     const version = versionBefore === versionAfter ? versionBefore : null;
@@ -255,7 +263,10 @@ class SglangEngine implements Engine {
     };
   }
 
-  /** The reply that was interrupted exactly at its bound: it is complete, and only its message is read. */
+  /**
+   * Makes the reply for a call whose earlier tokens have already reached its token limit. Nothing is sampled; only the message is parsed
+   * from these tokens.
+   */
   private async replyAtBound(
     request: GenerateRequest,
     promptIds: Int32Array,

@@ -10,7 +10,7 @@ type ReplyPart = SampledTokens & {
   readonly usage: Usage;
 };
 
-/** Joins `first` and `later`, which was sampled after `prompt` and `first`, to one reply to `prompt`. */
+/** Joins two parts of a reply to one reply to `prompt`. `later` was sampled with `prompt` and the tokens of `first` as its prompt. */
 export function joinReply(prompt: PromptIds, first: SampledTokens, later: ReplyPart): ReplyPart {
   const responseIds = concatIds(first.responseIds, later.responseIds);
   return {
@@ -25,14 +25,14 @@ export function joinReply(prompt: PromptIds, first: SampledTokens, later: ReplyP
   };
 }
 
-/** Layers and experts per token of a model, which a server's replies do not contain. */
+/** Number of layers and number of experts per token of a model. A server's replies contain neither. */
 export type ExpertShape = { readonly layers: number; readonly experts: number };
 
 const INT32_BYTES = 4;
 
 /**
- * Decodes the routed experts of a reply: int32 in base64 for every position of prompt and response except the last. Throws
- * `engine_error` when their number does not match.
+ * Decodes the routed experts of a reply: base64 of int32 values for every position of prompt and response except the last. Throws
+ * `engine_error` when their number does not match `shape` and `positions`.
  */
 export function readExperts(base64: string, shape: ExpertShape, positions: number): RoutedExperts {
   const data = Buffer.from(base64, 'base64');
@@ -48,8 +48,8 @@ export function readExperts(base64: string, shape: ExpertShape, positions: numbe
 }
 
 /**
- * The experts of a resumed reply: the first part keeps the experts that sampled it, although later weights have prefilled it once
- * more. `whole` covers both parts. `null` when either is missing or they do not match.
+ * Joins the routed experts of a resumed reply. The first part keeps the experts with which it was sampled, although later weights have
+ * prefilled it once more. `whole` covers both parts. Returns `null` when either is missing or the two do not match.
  */
 function joinExperts(first: RoutedExperts | null, whole: RoutedExperts | null): RoutedExperts | null {
   if (first === null || whole === null) return null;

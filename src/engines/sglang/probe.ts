@@ -15,10 +15,10 @@ import { type PromptRenderer, probeRenderer } from './renderer.ts';
 import { readServerFacts, type ServerFacts } from './server-facts.ts';
 import type { Parsers } from './text-reader.ts';
 
-/** How prompts are given as token ids. */
+/** How a prompt of token ids is sent to the server: in the field `input_ids` of chat completions, to `/generate`, or not at all. */
 type TokenInput = 'input_ids' | 'generate' | 'none';
 
-/** The properties of a server that are determined when it is connected. */
+/** The properties of a server that are determined when it is connected and do not change later. */
 export type Profile = {
   readonly facts: ServerFacts;
   readonly chat: ChatFeatures;
@@ -27,27 +27,30 @@ export type Profile = {
   readonly renderer: PromptRenderer | null;
   readonly template: TemplateFacts;
   readonly parsers: Parsers;
-  /** Whether the server parses text independently of sampling. */
+  /** Whether the server can parse text into calls and thinking without sampling it. */
   readonly canReadText: boolean;
-  /** Text that the template puts before a reply and the reasoning parser must see. */
+  /**
+   * Text from the end of the prompt that the reasoning parser needs before a reply, such as the opening of a thinking block; empty when
+   * it needs none.
+   */
   readonly opening: string;
   readonly salt: SaltSupport;
-  /** Whether routed experts are requested. */
+  /** Whether calls request the routed experts. */
   readonly experts: boolean;
   readonly capabilities: EngineCapabilities;
 };
 
 type ProbeOptions = {
   readonly spec: EngineSpec;
-  /** Salts that no other probe uses. */
+  /** Two cache salts that no other probe uses. */
   readonly salts: readonly [string, string];
   /** Whether prompts of ids are sent to `/generate` even if chat completions accept them. */
   readonly forceNative: boolean;
 };
 
 /**
- * Determines the properties of a server by control requests and calls of two tokens. Rejects with `engine_unavailable` when it
- * cannot be reached, `engine_error` when it is not an SGLang server, does not serve the model or reports no token ids.
+ * Determines the properties of a server with control requests and calls of two tokens. Rejects with `engine_unavailable` when the server
+ * cannot be reached, and with `engine_error` when it is not an SGLang server, does not serve the model or reports no token ids.
  */
 export async function probeServer(server: EngineServer, options: ProbeOptions): Promise<Profile> {
   const { spec } = options;
@@ -64,7 +67,7 @@ export async function probeServer(server: EngineServer, options: ProbeOptions): 
   const tokenInput = tokenInputOf(chat, native, canReadText, options.forceNative);
   const salt = await probeSalt(server, facts.model, chat.flags, options.salts);
   const abort = await accepts(server, '/abort_request', { rid: 'floe-probe-of-no-call' });
-  // A POST would pause the server: with any mode, and without one on releases that have no modes.
+  // The route is checked with a GET, because a POST pauses the server.
   const pause = (await server.controlGet('/pause_generation')).status === WRONG_METHOD;
   const template = await templateOf(server, renderer);
   const experts = facts.reportsExperts && facts.expertShape !== null;
@@ -95,10 +98,10 @@ function tokenInputOf(
 const PROBE_TOOLS = [{ type: 'function', function: { name: 'look', parameters: { type: 'object' } } }];
 const separatedSchema = z.looseObject({ reasoning_text: z.string().nullish(), text: z.string().nullish() });
 
-/** A word that a reply may contain, and no template. */
+/** Word that is parsed in probes. A reply may contain it, but no chat template does. */
 const PROBE_WORD = 'yes';
 
-/** Longest opening to try; openings of thinking are a few tokens long. */
+/** Most tokens at the end of the generation prompt that are tried as an opening of thinking. Such openings are a few tokens long. */
 const MAX_OPENING_TOKENS = 16;
 
 type ParserFeatures = { readonly canReadText: boolean; readonly opening: string };
@@ -118,7 +121,7 @@ async function probeParsers(
   return { canReadText: true, opening: await openingOf(server, reasoning, renderer) };
 }
 
-/** The shortest end of the generation prompt after which the parser treats a word as thinking; empty when there is none. */
+/** Finds the shortest end of the generation prompt after which the parser treats a word as thinking; empty when there is no such end. */
 async function openingOf(server: EngineServer, parser: string, renderer: PromptRenderer | null): Promise<string> {
   const ids = renderer?.generationPrompt ?? null;
   if (renderer === null || ids === null) return '';
@@ -127,14 +130,14 @@ async function openingOf(server: EngineServer, parser: string, renderer: PromptR
     const text =
       length === 0 ? '' : await server.withDeadline(PROBE_TIMEOUT_MS, (signal) => renderer.detokenize(end, signal));
     if ((await endsInThinking(server, parser, text + PROBE_WORD)) !== true) continue;
-    // Without trailing white space, if that is enough: it would become part of the thinking.
+    // The trailing white space is dropped if the parser does not need it, because it would become part of the thinking.
     const trimmed = text.trimEnd();
     return (await endsInThinking(server, parser, trimmed + PROBE_WORD)) === true ? trimmed : text;
   }
   return '';
 }
 
-/** Whether the parser treats the word at the end of a text as thinking; `null` when the server cannot parse it. */
+/** Whether the parser treats the probe word at the end of `text` as thinking; `null` when the server cannot parse the text. */
 async function endsInThinking(server: EngineServer, parser: string, text: string): Promise<boolean | null> {
   try {
     const body = JSON.stringify({ text, reasoning_parser: parser });
@@ -148,7 +151,7 @@ async function endsInThinking(server: EngineServer, parser: string, text: string
   }
 }
 
-/** Status of an existing route for a request with another method. */
+/** HTTP status with which an existing route answers a request with another method. */
 const WRONG_METHOD = 405;
 
 async function accepts(server: EngineServer, path: string, body: object): Promise<boolean> {
@@ -156,10 +159,10 @@ async function accepts(server: EngineServer, path: string, body: object): Promis
   return status === 200;
 }
 
-/** Time limit of one probe. */
+/** Time limit of one probe request. */
 const PROBE_TIMEOUT_MS = 10_000;
 
-/** A conversation on which the server fails counts as one that its template refuses. */
+/** Determines the template's properties. A conversation on which the server fails counts as one that its template refuses. */
 async function templateOf(server: EngineServer, renderer: PromptRenderer | null): Promise<TemplateFacts> {
   if (renderer === null || renderer.generationPrompt === null) return UNKNOWN_TEMPLATE;
   return probeTemplate(async (texts, options) => {

@@ -10,7 +10,7 @@ const textSchema = z.looseObject({ text: z.string() });
 
 const HELLO = '{"role":"user","content":"Hello."}';
 
-/** Time limit of a rendering at registration, which is small; one that hangs must not block the registration. */
+/** Time limit of a rendering at registration. Such a rendering is short, and one that hangs must not block the registration. */
 const PROBE_TIMEOUT_MS = 10_000;
 
 export type RenderOptions = { readonly toolsText: string; readonly generationPrompt: boolean };
@@ -19,11 +19,11 @@ export type RenderOptions = { readonly toolsText: string; readonly generationPro
 type PromptFieldSupport = 'supported' | 'unsupported';
 
 /**
- * Renders messages to ids by the server's chat template. A server that does not support `add_generation_prompt` always appends the
- * generation prompt, which is removed here when it is known.
+ * Renders messages to ids with the server's chat template. A server that does not support `add_generation_prompt` always appends the
+ * generation prompt; it is removed here when it is known.
  */
 export class PromptRenderer {
-  /** The ids that open the assistant's turn; `null` when they could not be determined. */
+  /** Ids that open the assistant's turn, which the template appends to a prompt; `null` when they could not be determined. */
   readonly generationPrompt: Int32Array | null;
   private readonly server: EngineServer;
   private readonly model: string;
@@ -41,7 +41,10 @@ export class PromptRenderer {
     this.generationPrompt = generationPrompt;
   }
 
-  /** Rejects with `unsupported` when the end of the last turn cannot be determined. */
+  /**
+   * Renders messages to ids. Rejects with `unsupported` when the result must end with the last turn and the generation prompt after it
+   * cannot be removed.
+   */
   async render(
     messageTexts: readonly string[],
     { toolsText, generationPrompt }: RenderOptions,
@@ -74,7 +77,7 @@ export class PromptRenderer {
     return (await this.server.call('/tokenize', body, context, countSchema, signal)).count;
   }
 
-  /** The ids of a short prompt, for probes. */
+  /** Renders a short prompt whose ids are used in probes. */
   samplePrompt(): Promise<Int32Array> {
     const options = { toolsText: '[]', generationPrompt: true };
     return this.server.withDeadline(PROBE_TIMEOUT_MS, (signal) => this.render([HELLO], options, signal));
@@ -90,7 +93,7 @@ async function tokenize(
   return Int32Array.from((await server.call('/tokenize', body, context, tokensSchema, signal)).tokens);
 }
 
-/** Determines how the server renders; `null` when it renders no messages. */
+/** Determines how the server renders messages. Resolves with `null` when it renders none. */
 export async function probeRenderer(server: EngineServer, model: string): Promise<PromptRenderer | null> {
   const render = (
     texts: readonly string[],
@@ -118,7 +121,7 @@ async function nullIfRefused(ids: Promise<Int32Array>): Promise<Int32Array | nul
   }
 }
 
-/** Renders short conversations, always with the generation prompt; `null` when the template refuses one. */
+/** Function that renders a short conversation, always with the generation prompt; `null` when the template refuses the conversation. */
 type OpenRenderer = (messageTexts: readonly string[], toolsText: string) => Promise<Int32Array | null>;
 
 const TOOLS = '[{"type":"function","function":{"name":"look","description":"looks","parameters":{"type":"object"}}}]';
@@ -129,19 +132,20 @@ const callTurn = (thinking: object): string =>
   JSON.stringify({ role: 'assistant', content: 'bravo', ...thinking, tool_calls: [CALL] });
 const RESULT = JSON.stringify({ role: 'tool', tool_call_id: 'call_1', content: 'delta' });
 
-/** Assistant turns after a user message, and a message that may follow each. */
+/** Conversations to try: an assistant turn that follows a user message, and a message that may follow that turn. */
 const SHAPES = [
   { tools: '[]', turn: message('assistant', 'bravo'), next: message('user', 'delta') },
-  // Many templates render a turn differently once a user message follows, and some a last turn without thinking.
+  // Turns with tool calls are tried too, because many templates render a turn differently when a user message follows it, and some do so
+  // for a last turn without thinking.
   { tools: TOOLS, turn: callTurn({}), next: RESULT },
   { tools: TOOLS, turn: callTurn({ reasoning_content: 'hotel' }), next: RESULT },
 ];
 
 /**
- * Determines the generation prompt of a server that renders no conversation without it. It is the part of a rendering that is
- * replaced when the conversation continues: two renderings are equal up to there. Because all turns begin with the same ids, the
- * point where they differ is too late by that many; their number is determined from the first turn of a conversation. `null` when
- * the renderings do not have this structure.
+ * Determines the generation prompt of a server that renders no conversation without it. A rendering and the rendering of the continued
+ * conversation are equal up to the point where the generation prompt begins. All turns begin with the same ids, however, so the first
+ * difference comes later by the number of these ids; that number is determined from the first turn of a conversation. Resolves with
+ * `null` when the renderings do not have this structure.
  */
 export async function findGenerationPrompt(render: OpenRenderer): Promise<Int32Array | null> {
   const [one, other] = await Promise.all([
@@ -149,7 +153,7 @@ export async function findGenerationPrompt(render: OpenRenderer): Promise<Int32A
     render([message('system', 'echo'), message('user', 'alpha')], '[]'),
   ]);
   const user = message('user', 'alpha');
-  // With templates that refuse a system turn, the user's turn is compared instead.
+  // Some templates refuse a system turn; the user's turn is compared then.
   const [first, second] =
     one && other ? [one, other] : [await render([user], '[]'), await render([message('user', 'echo')], '[]')];
   if (first === null || second === null) return null;
@@ -176,7 +180,7 @@ export async function findGenerationPrompt(render: OpenRenderer): Promise<Int32A
   return null;
 }
 
-/** `ids` without `suffix`; `null` when they do not end with it. */
+/** Removes `suffix` from the end of `ids`; `null` when `ids` does not end with it. */
 function withoutSuffix(ids: Int32Array, suffix: Int32Array): Int32Array | null {
   const length = ids.length - suffix.length;
   if (length < 0 || !suffix.every((id, index) => ids[length + index] === id)) return null;
@@ -190,10 +194,13 @@ function sharedLength(a: Int32Array, b: Int32Array): number {
   return length;
 }
 
-/** Number of begin-of-text ids that may precede the first turn; a match further on may be a coincidence. */
+/** Most begin-of-text ids that may precede the first turn. A match further on may be a coincidence. */
 const MAX_START_IDS = 3;
 
-/** How many of the last ids are the first ids of a turn. `head` begins with such a start, followed by the name of its role. */
+/**
+ * Returns how many ids at the end of `ids` are the ids with which every turn begins. `head` is the start of a conversation: the same
+ * ids, followed by the name of the turn's role.
+ */
 function turnStartLength(ids: Int32Array, head: Int32Array): number {
   for (let length = Math.min(ids.length, head.length - 1); length > 0; length--) {
     const end = ids.subarray(ids.length - length);

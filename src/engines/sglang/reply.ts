@@ -21,7 +21,7 @@ import type { SampledTokens } from '../engine.ts';
 
 export const matchedStopSchema = z.union([z.int(), z.string()]).nullish();
 
-/** The `meta_info` of `/generate`, and of a chat completion with `return_meta_info`. */
+/** Schema of `meta_info` in replies of `/generate`, and of chat completions with `return_meta_info`. */
 export const metaInfoSchema = z.looseObject({
   id: z.string().nullish(),
   finish_reason: z
@@ -32,36 +32,39 @@ export const metaInfoSchema = z.looseObject({
   cached_tokens: z.int().nullish(),
   weight_version: z.union([z.string(), z.int()]).nullish(),
   weight_versions: versionsSchema,
-  // Checked without a schema: one schema object per token costs more than everything else in a reply.
+  // The entries are checked without a schema, because one schema object per token costs more than everything else in a reply.
   output_token_logprobs: z.array(z.unknown()).nullish(),
   routed_experts: z.string().nullish(),
 });
 
-/** SGLang's version of weights that were not given one. */
+/** Version name that SGLang reports for weights that were not given a version. */
 const UNNAMED_VERSION = 'default';
 
-/** The call that a reply must belong to. */
+/** Identifies the call that a reply must belong to. */
 export type ReplyCall = { readonly completionId: string; readonly sessionId: string };
 
-/** The fields of a reply, of either endpoint, before they are checked. */
+/** The fields of a reply before they are checked, from `/generate` or from a chat completion. */
 export type ReplyFields = {
   readonly promptIds: Int32Array;
   readonly responseIds: Int32Array;
   readonly responseLogprobs: Float32Array;
   readonly versions: z.output<typeof versionsSchema>;
-  /** Version of the weights at the reply's end; `null` when not reported. */
+  /** Version of the weights at the end of the reply; `null` when the server does not report it. */
   readonly endVersion: string | null;
   readonly finishReason: string;
   readonly matched: z.output<typeof matchedStopSchema>;
   readonly usage: Usage;
-  /** The raw numbers in base64; `null` when not reported. */
+  /** The routed experts as base64 of their raw numbers; `null` when the server does not report them. */
   readonly experts: string | null;
 };
 
-/** A checked reply, except for what only the adapter knows. */
+/**
+ * A reply whose fields have been checked. Its version spans may be missing and its routed experts are not decoded yet; the engine adds
+ * both.
+ */
 export type SampledReply = Omit<SampledTokens, 'versionSpans' | 'routedExperts'> & {
   readonly promptIds: Int32Array;
-  /** `null` when the server reports none. */
+  /** Version spans of the response; `null` when the server reports none. */
   readonly versionSpans: readonly VersionSpan[] | null;
   readonly endVersion: string | null;
   readonly finishReason: FinishReason;
@@ -72,12 +75,12 @@ export type SampledReply = Omit<SampledTokens, 'versionSpans' | 'routedExperts'>
 
 export type ChatReply = SampledReply & { readonly message: AssistantMessage };
 
-/** What may end a reply: the requested stop strings, and the ids that are known to close a turn. */
+/** What may end a reply: the requested stop strings, and the token ids that are known to close a turn. */
 export type ReplyEnds = { readonly stop: readonly string[]; readonly closeIds: readonly number[] };
 
 /**
- * Throws `engine_error`, naming what is wrong, for a reply that must not be trained on; `engine_unavailable` for a reply that was
- * aborted before its first token, since another one may be sampled instead.
+ * Checks the fields of a reply. Throws `engine_error`, which states what is wrong, for a reply that must not be trained on. Throws
+ * `engine_unavailable` for a reply that was aborted before its first token, because another one may be sampled instead.
  */
 export function checkedReply(fields: ReplyFields, ends: ReplyEnds): SampledReply {
   const { promptIds, responseIds, responseLogprobs, usage } = fields;
@@ -101,8 +104,8 @@ export function checkedReply(fields: ReplyFields, ends: ReplyEnds): SampledReply
 }
 
 /**
- * SGLang keeps the stop token in the ids. For a reply with tool calls it does not report what stopped it; the last id did then,
- * unless that may be the end of a stop string.
+ * Determines what ended a reply. SGLang keeps the stop token in the ids. For a reply with tool calls it does not report what ended it;
+ * the last id counts as the cause then, unless it may be the end of a stop string.
  */
 function stopOf(
   matched: ReplyFields['matched'],
@@ -121,8 +124,8 @@ function stopOf(
 export type IdsAndLogprobs = { readonly ids: Int32Array; readonly logprobs: Float32Array };
 
 /**
- * Reads `output_token_logprobs`, which has `[log-probability, id, text]` for each token. `ids` are the same ids from another field;
- * `null` when there is none.
+ * Reads `output_token_logprobs`, which has `[log-probability, id, text]` for each token. `ids` are the same ids from another field,
+ * against which the entries are checked; `null` when the reply has no such field.
  */
 export function readTuples(tuples: readonly unknown[], ids: readonly number[] | null): IdsAndLogprobs {
   const field = 'meta_info.output_token_logprobs';
@@ -146,7 +149,7 @@ export function readTuples(tuples: readonly unknown[], ids: readonly number[] | 
   return { ids: own, logprobs };
 }
 
-/** Reads log-probabilities in OpenAI's notation, which contains no ids, so that only their number can be checked. */
+/** Reads log-probabilities in OpenAI's notation. It contains no ids, so only the number of entries can be checked. */
 export function readContent(content: readonly unknown[] | null | undefined, count: number): Float32Array {
   if (!content) throw invalidReply('logprobs.content is missing');
   if (content.length !== count) throw invalidReply(`logprobs.content has ${content.length} entries for ${count} ids`);
@@ -156,18 +159,18 @@ export function readContent(content: readonly unknown[] | null | undefined, coun
   });
 }
 
-/** The usage of a reply whose cached tokens are reported in another field, or not at all. */
+/** Makes the usage of a reply whose number of cached tokens is reported in another field, or not at all. */
 export function usageOf(prompt: number, completion: number, cached: number | null | undefined): Usage {
   const details = { cached_tokens: cached ?? null };
   return usageFrom({ prompt_tokens: prompt, completion_tokens: completion, prompt_tokens_details: details });
 }
 
-/** The version of the weights; `null` when they were not given one. */
+/** Returns the reported version of the weights; `null` when they were not given one. */
 export function versionOf(reported: string | number | null | undefined): string | null {
   return reported === null || reported === undefined || reported === UNNAMED_VERSION ? null : String(reported);
 }
 
-/** Throws `engine_error` unless the reply's prompt is the one that was sent. */
+/** Throws `engine_error` when the reply's prompt is not the one that was sent. */
 export function assertSentPrompt(sent: Int32Array, used: Int32Array): void {
   if (sent.length !== used.length) {
     throw invalidReply(`it was prompted with ${used.length} ids, not the ${sent.length} sent`);
@@ -184,10 +187,10 @@ const nativeSchema = z.looseObject({
   meta_info: metaInfoSchema,
 });
 
-/** A reply of `/generate`. Its text does not contain the token or string that stopped it. */
+/** A parsed reply of `/generate`. Its text does not contain the token or string that ended it. */
 type NativeReply = SampledReply & { readonly text: string };
 
-/** Parses a 200 reply of `/generate`. `sent` are the prompt's ids. Throws as {@link checkedReply} does. */
+/** Parses a reply of `/generate` with status 200. `sent` are the ids of the prompt that was sent. Throws as {@link checkedReply} does. */
 export function parseNativeReply(
   body: Buffer,
   call: ReplyCall & { readonly sent: Int32Array },
@@ -225,7 +228,10 @@ export function parseNativeReply(
   return { ...sampled, text: reply.text };
 }
 
-/** A reply that was aborted before its first token may have no list of tuples. */
+/**
+ * Returns an empty list for a reply without ids: a reply that was aborted before its first token may lack the list of log-probabilities.
+ * Throws `engine_error` for any other reply.
+ */
 function noTuples(ids: readonly number[] | null | undefined): readonly unknown[] {
   if (ids?.length === 0) return [];
   throw invalidReply('meta_info.output_token_logprobs is missing');

@@ -1,14 +1,14 @@
 import type { GenerateRequest } from '../engine.ts';
 
-/** The fields in which a chat completion is requested to report ids. */
+/** The reply fields in which a chat completion is asked to report ids. */
 export type IdFlags = {
-  /** `choices[].meta_info`, with ids and log-probabilities; not in streams. */
+  /** Requests `choices[].meta_info`, which has ids and log-probabilities. Streams do not contain it. */
   readonly metaInfo: boolean;
-  /** `choices[].token_ids`. */
+  /** Requests `choices[].token_ids`, the sampled ids. */
   readonly tokenIds: boolean;
-  /** `choices[].prompt_token_ids`. */
+  /** Requests `choices[].prompt_token_ids`, the ids of the prompt. */
   readonly promptIds: boolean;
-  /** `sglext.input_ids` and `sglext.output_ids`; in a stream they are in the last chunk before the usage. */
+  /** Requests `sglext.input_ids` and `sglext.output_ids`. In a stream they are in the last chunk before the usage. */
   readonly sglext: boolean;
 };
 
@@ -19,14 +19,14 @@ export type ChatOptions = {
   readonly maxTokens: number | null;
   /** Whether to set `return_routed_experts`. */
   readonly experts: boolean;
-  /** Ids that end the reply, in addition to the model's own. */
+  /** Token ids that end the reply, in addition to the model's own. */
   readonly stopIds?: readonly number[];
 };
 
-/** The messages of a prompt that is given as ids: the server requires some and ignores them, so that the real ones are not sent. */
+/** Message that replaces the real ones when the prompt is given as ids, because the server requires a message and ignores its content. */
 const PLACEHOLDER_MESSAGE = '{"role":"user","content":"-"}';
 
-/** The request fields of the flags. `sglext` can also be requested by headers, but a router may drop those. */
+/** Returns the request fields that set these flags. `sglext` can also be requested by headers, but a router may drop headers. */
 function idFlagFields(flags: IdFlags): Record<string, boolean> {
   return {
     ...(flags.metaInfo ? { return_meta_info: true } : {}),
@@ -37,8 +37,8 @@ function idFlagFields(flags: IdFlags): Record<string, boolean> {
 }
 
 /**
- * The body of a chat completion, concatenated from JSON texts that exist already. Sampling is always explicit, because the server
- * takes defaults from the model's generation_config otherwise.
+ * Makes the body of a chat completion by concatenating JSON texts that exist already. All sampling parameters are sent explicitly,
+ * because the server otherwise takes defaults from the model's generation_config.
  */
 export function chatBody(model: string, request: GenerateRequest, options: ChatOptions): string {
   const { sampling, toolChoice, parallelToolCalls, stop, responseFormat, seed } = request;
@@ -73,14 +73,14 @@ export function chatBody(model: string, request: GenerateRequest, options: ChatO
 /** What the body of `/generate` contains in addition to the request. */
 type NativeOptions = {
   readonly maxTokens: number | null;
-  /** Whether the server supports `sampling_seed`; one that does not fails on it. */
+  /** Whether to send the field `sampling_seed`. A server that does not support it fails on it. */
   readonly seed: boolean;
   readonly experts: boolean;
 };
 
 /**
- * The body of `/generate`. Special tokens are kept in the text, because delimiters of calls and thinking often are such tokens. A bound
- * of `null` is sent explicitly: without the field the reply ends after 128 tokens.
+ * Makes the body of `/generate`. Special tokens are kept in the text, because delimiters of calls and thinking often are such tokens.
+ * When there is no token limit, `null` is sent explicitly: without the field the reply would end after 128 tokens.
  */
 export function nativeBody(request: GenerateRequest, options: NativeOptions): string {
   const { sampling, stop, seed } = request;
@@ -102,7 +102,7 @@ export function nativeBody(request: GenerateRequest, options: NativeOptions): st
     logprob_start_len: -1,
     return_prompt_token_ids: true,
     stream: false,
-    // The older of the salt's two names in this endpoint; chat completions have always had the newer one.
+    // This endpoint knows the salt by the older of its two names in all releases; chat completions have always had the newer name.
     ...(request.cacheSalt === null ? {} : { extra_key: request.cacheSalt }),
     ...(options.experts ? { return_routed_experts: true } : {}),
   });
@@ -110,7 +110,7 @@ export function nativeBody(request: GenerateRequest, options: NativeOptions): st
   return `{${rid}"input_ids":[${promptJson(request)}],${rest.slice(1)}`;
 }
 
-/** The body of a conversation to be rendered. `generationPrompt` is `null` when the server does not support the field. */
+/** Makes the body of a request that renders a conversation. `generationPrompt` is `null` when the server does not support the field. */
 export function tokenizeBody(
   model: string,
   messageTexts: readonly string[],
@@ -126,14 +126,14 @@ function conversationJson(model: string, messages: string, toolsText: string): s
   return `{"model":${JSON.stringify(model)},"messages":[${messages}]${tools}`;
 }
 
-/** The ids of the prompt and of `resumeFrom`, as JSON text between the brackets. */
+/** Returns the ids of the prompt and of `resumeFrom` as JSON text without brackets. */
 function promptJson({ prompt, resumeFrom }: GenerateRequest): string {
   const own = prompt?.json.toString('latin1') ?? '';
   if (resumeFrom === null || resumeFrom.responseIds.length === 0) return own;
   return `${own}${own === '' ? '' : ','}${resumeFrom.responseIds.join(',')}`;
 }
 
-/** SGLang switches the limit off with -1 and refuses 0. */
+/** Returns the value of `top_k` for SGLang, which switches the limit off with -1 and refuses 0. */
 function topK({ sampling }: GenerateRequest): number {
   return sampling.top_k === 0 ? -1 : sampling.top_k;
 }

@@ -15,16 +15,19 @@ import { readModels } from './server-facts.ts';
 import { ChatStreamReader } from './stream.ts';
 import { TextReader, withCountedIds } from './text-reader.ts';
 
-/** A reply with its message. For a resumed reply the message covers all tokens, and everything else only the new ones. */
+/** A reply with its message. For a resumed reply the message covers all tokens, and the other fields only the new ones. */
 export type ReadReply = SampledReply & { readonly message: AssistantMessage };
 
-/** Samples replies through the endpoints that a server supports. */
+/** Samples replies with those endpoints of a server that its profile names. */
 export class Sampler {
   private readonly server: EngineServer;
   private readonly profile: Profile;
   private readonly scanner = new IdScanner();
   private readonly reader: TextReader;
-  /** The model that the server lists now, read like a version, because replies of `/generate` do not name their model. */
+  /**
+   * Tracks the model that the server lists, with the same caching as a version. It is needed because replies of `/generate` do not name
+   * their model.
+   */
   private readonly listedModel: EngineVersions;
 
   constructor(server: EngineServer, profile: Profile, clock: Clock) {
@@ -38,7 +41,10 @@ export class Sampler {
     });
   }
 
-  /** Rejects as `Engine.generate` does. `maxTokens` bounds the tokens of this call, without those of `resumeFrom`. */
+  /**
+   * Samples one reply. `maxTokens` is the most tokens that this call may sample, without those of `resumeFrom`. Rejects as
+   * `Engine.generate` does.
+   */
   async sample(
     request: GenerateRequest,
     maxTokens: number | null,
@@ -57,7 +63,7 @@ export class Sampler {
     return { ...reply, message: withCountedIds(reply.message, this.profile.parsers, salted) };
   }
 
-  /** The message of a reply that is complete with the tokens of `resumeFrom`, because they have reached its bound. */
+  /** Parses the message of a reply whose tokens in `resumeFrom` have already reached its token limit. */
   async readAtBound(
     request: GenerateRequest,
     resumeFrom: SampledTokens,
@@ -67,7 +73,7 @@ export class Sampler {
     return this.reader.read(text, request, signal);
   }
 
-  /** Throws `unsupported` for a request whose prompt of ids the server does not support. */
+  /** Throws `unsupported` when the server cannot answer a request whose prompt is given as ids. */
   private assertSupported(request: GenerateRequest): void {
     const { tokenInput, canReadText } = this.profile;
     if (tokenInput === 'none') throw this.server.error('unsupported', 'it accepts no prompt of ids');
@@ -137,7 +143,7 @@ export class Sampler {
     return withMessage(reply, await this.reader.read(text, request, signal));
   }
 
-  /** The text without the token or string that stopped it, like the text in the server's own replies. */
+  /** Converts ids to text, without the token or string that ended the reply, like the text in the server's own replies. */
   private async textOf(
     ids: Int32Array,
     stop: StopCause | null,

@@ -23,23 +23,26 @@ const modelInfoSchema = configSchema.extend({
   hf_config: configSchema.nullish(),
 });
 
-/** The properties that a server reports. */
+/** The properties that an SGLang server reports about itself. */
 export type ServerFacts = {
   readonly model: string;
   readonly maxModelLen: number | null;
   readonly version: string | null;
   readonly toolParser: string | null;
   readonly reasoningParser: string | null;
-  /** Whether a chunk of the server's native streams has only new text; otherwise it repeats all text before it. */
+  /** Whether a chunk of the streams of `/generate` has only new text. Otherwise each chunk repeats all text before it. */
   readonly incrementalStreams: boolean;
-  /** Path of the endpoint that reports the weights' version. */
+  /** Path of the endpoint that reports the version of the weights. */
   readonly versionPath: string;
   readonly reportsExperts: boolean;
-  /** `null` when not reported. */
+  /** Layers and experts per token of the model; `null` when the server does not report them. */
   readonly expertShape: ExpertShape | null;
 };
 
-/** Rejects with `engine_error` when it is not an SGLang server, or does not serve `model`; `null` selects its first model. */
+/**
+ * Reads the properties that an SGLang server reports. `model` is the model to use; `null` selects the server's first one. Rejects with
+ * `engine_error` when the server is not an SGLang server or does not serve `model`.
+ */
 export async function readServerFacts(server: EngineServer, model: string | null): Promise<ServerFacts> {
   const entry = await findModel(server, model);
   const serverInfo = await firstEndpoint(server, ['/server_info', '/get_server_info']);
@@ -66,7 +69,7 @@ function expertShapeOf(config: z.output<typeof configSchema> | null | undefined)
   return layers && experts ? { layers, experts } : null;
 }
 
-/** The models that the server lists. Rejects with `engine_unavailable` or `engine_error`. */
+/** Reads the models that the server lists. Rejects with `engine_unavailable` or `engine_error`. */
 export async function readModels(server: EngineServer): Promise<z.output<typeof modelsSchema>> {
   const reply = await server.controlGet('/v1/models');
   if (reply.status === 503 || reply.status === 429) throw server.statusError(reply);
@@ -92,7 +95,7 @@ async function findModel(
 
 type Endpoint = { readonly path: string; readonly reply: HttpReply };
 
-/** The first of the paths that exists; `null` when none does. */
+/** Returns the first of these paths that exists, with its reply; `null` when none of them does. */
 async function firstEndpoint(server: EngineServer, paths: readonly string[]): Promise<Endpoint | null> {
   for (const path of paths) {
     const reply = await server.controlGet(path);

@@ -46,9 +46,9 @@ const chunkSchema = z.looseObject({
 type ForeignChunk = z.output<typeof chunkSchema>;
 
 /**
- * Reads a 200 reply of a chat completion that is streamed, and notifies a listener meanwhile. The ids arrive in every chunk, or all
- * of them in one of the last chunks. A reply is rejected for the same reasons as one that is not streamed. A stream that has lost
- * ids or log-probabilities, because a parser dropped them together with the text, is rejected with `details.lost_ids`.
+ * Reads a streamed chat completion of status 200 and notifies a listener while it arrives. The ids are either in every chunk, or all in
+ * one of the last chunks. A reply is rejected for the same reasons as one that is not streamed. A stream that has lost ids or
+ * log-probabilities, because a parser dropped them together with the text, is rejected with `details.lost_ids`.
  */
 export class ChatStreamReader {
   private readonly request: GenerateRequest;
@@ -57,9 +57,9 @@ export class ChatStreamReader {
   private readonly models: ReadonlySet<string>;
   private readonly stream: ChatStream;
   private promptIds: Int32Array | null = null;
-  /** Ids from the chunks. */
+  /** The sampled ids that the chunks contained one by one. */
   private readonly chunkIds: number[] = [];
-  /** All ids from `sglext`; `null` before they have arrived. */
+  /** All sampled ids as listed in `sglext`; `null` before they have arrived. */
   private listedIds: readonly number[] | null = null;
   private readonly logprobs: unknown[] = [];
   private experts: string | null = null;
@@ -80,12 +80,15 @@ export class ChatStreamReader {
     });
   }
 
-  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws `engine_error`. */
+  /**
+   * Processes the next bytes of the body, which may be split at any position. Returns true when the stream is complete. Throws
+   * `engine_error` for a chunk that is wrong.
+   */
   push(bytes: Buffer): boolean {
     return this.stream.push(bytes);
   }
 
-  /** The reply, once the stream has ended. Throws as {@link checkedReply} does. */
+  /** Returns the reply, to be called when the stream has ended. Throws as {@link checkedReply} does. */
   reply(): ChatReply {
     const { promptIds } = this;
     const { finishReason, usage } = this.stream.end(this.finishReason, this.usage);
@@ -125,7 +128,7 @@ export class ChatStreamReader {
   }
 
   private takeChunk(data: Buffer): void {
-    // Only one chunk has prompt ids; they are most of its bytes.
+    // Only one chunk has prompt ids, which are most of its bytes, so chunks are scanned for them until they have arrived.
     const scanned =
       this.promptIds === null ? this.scanner.scan(data, this.options.promptKey, this.request.sessionId) : null;
     const chunk = parseWith(chunkSchema, parseReplyJson(data, scanned));

@@ -12,17 +12,23 @@ const parsedCallsSchema = z.looseObject({
   calls: z.array(z.looseObject({ name: z.string(), parameters: z.string() })),
 });
 
-/** Names of the server's parsers; `null` for one that it does not have, whose format then stays in the text. */
+/**
+ * Names of the server's parsers of tool calls and of thinking; `null` for a parser that the server lacks. The format that it would parse
+ * then stays in the text.
+ */
 export type Parsers = { readonly tools: string | null; readonly reasoning: string | null };
 
-/** The parser of Kimi's models: their templates render call ids, which count all calls of the conversation. Other ids are arbitrary. */
+/**
+ * Name of the parser of Kimi's models. Their templates render call ids, which must count all calls of the conversation; with other
+ * parsers any ids may be used.
+ */
 const COUNTED_IDS_PARSER = 'kimi_k2';
 
-/** Parses messages from sampled text by the server's own parsers. */
+/** Parses messages from sampled text with the server's own parsers. */
 export class TextReader {
   private readonly server: EngineServer;
   private readonly parsers: Parsers;
-  /** Text that the template puts before the reply and the reasoning parser must see, such as the start of a thinking block. */
+  /** Text from the end of the prompt that the reasoning parser needs before a reply, such as the start of a thinking block. */
   private readonly opening: string;
 
   constructor(server: EngineServer, parsers: Parsers, opening: string) {
@@ -32,8 +38,8 @@ export class TextReader {
   }
 
   /**
-   * `text` contains its special tokens, but not what stopped it. Thinking is separated first, because a call that is only drafted
-   * within thinking is not a call.
+   * Parses the message in `text`, which contains its special tokens, but not the token or string that ended it. Thinking is separated
+   * first, because a call that is only drafted within thinking is not a call.
    */
   async read(text: string, request: GenerateRequest, signal: AbortSignal): Promise<AssistantMessage> {
     const { reasoning, rest } = await this.splitThinking(text, request, signal);
@@ -82,7 +88,10 @@ export class TextReader {
     return { content: parsed.normal_text ?? '', calls };
   }
 
-  /** `null` when the parser fails, as it does on some malformed calls: chat completions leave such text unparsed too. */
+  /**
+   * Sends text to one of the server's parsers. Resolves with `null` when the parser fails, as it does on some malformed calls; chat
+   * completions leave such text unparsed too.
+   */
   private async parse<T extends z.ZodType>(
     path: string,
     body: string,
@@ -100,7 +109,10 @@ export class TextReader {
   }
 }
 
-/** Corrects the call ids of a server that counted the calls without the conversation, for parsers that count them. */
+/**
+ * Corrects the call ids for parsers that count calls, when the server has counted only the calls of this reply and not those of the
+ * conversation.
+ */
 export function withCountedIds(
   message: AssistantMessage,
   parsers: Parsers,

@@ -19,8 +19,8 @@ import { ChatStreamReader } from './stream.ts';
 type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
- * Connects to a vLLM server and determines what it supports. Rejects with `engine_unavailable` when it cannot be reached,
- * `engine_error` when it does not serve the model that `spec` names.
+ * Connects to a vLLM server and determines what it supports. Rejects with `engine_unavailable` when the server cannot be reached, and
+ * with `engine_error` when it does not serve the model that `spec` names.
  */
 export async function createVllmEngine(spec: EngineSpec, deps: VllmDeps): Promise<Engine> {
   const server = vllmServer(spec, deps.clock);
@@ -34,18 +34,18 @@ export async function createVllmEngine(spec: EngineSpec, deps: VllmDeps): Promis
   }
 }
 
-/** vLLM has no error code for an overlong prompt; releases that do not name the parameter are recognised by their message. */
+/** Matches the messages about an overlong prompt of releases that do not name the parameter; vLLM has no error code for this error. */
 const OVERFLOW_WORDING = /maximum context length|maximum model length|max_model_len|longer than the maximum/i;
 const OVERFLOW_PARAM = 'input_tokens';
 
-/** The HTTP client of one vLLM server. */
+/** Makes the HTTP client of one vLLM server. */
 export function vllmServer(spec: EngineSpec, clock: Clock): EngineServer {
   return new EngineServer(spec, {
     clock,
     isOverflow: ({ param, message }) => param === OVERFLOW_PARAM || OVERFLOW_WORDING.test(message),
     headersOf: ({ completionId, sessionId }) => ({
       'x-request-id': completionId,
-      // Routers send all calls of a session to the server that caches its prefix.
+      // Routers use this header to send all calls of a session to the server that caches its prefix.
       'x-session-id': sessionId,
     }),
   });
@@ -64,13 +64,16 @@ class VllmEngine implements Engine {
   private readonly base: Omit<EngineInfo['capabilities'], 'template' | 'version_spans' | 'token_input'>;
   private readonly scanner = new IdScanner();
   private readonly calls: CallHealth;
-  /** `null` when prompts cannot be given as token ids, or a reply did not show what its prompt was. */
+  /**
+   * Sends calls whose prompt is token ids; `null` when the server does not support them, or when a reply did not show what its prompt
+   * was.
+   */
   private tokens: TokenCalls | null;
-  /** Set by the first stream that has lost ids; later ones would lose them as well. */
+  /** Whether a stream of this engine has lost ids. Replies are not streamed from then on, because later streams would lose ids as well. */
   private losesIds = false;
   /** Whether the last reply reported the versions of the weights that sampled it. */
   private reportsSpans = false;
-  /** The last result of {@link capabilities}, which every call reads and which hardly ever changes. */
+  /** The last result of {@link capabilities}. It is kept because every call reads the capabilities and they hardly ever change. */
   private cachedCapabilities: EngineInfo['capabilities'] | null = null;
 
   constructor(parts: Parts) {
@@ -182,10 +185,10 @@ class VllmEngine implements Engine {
     await reply.read();
   }
 
-  /** Runs one call, and aborts it on the server too when the signal aborts. */
+  /** Runs one call. When the signal aborts, the call is also aborted on the server. */
   private abortable<T>(requestId: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     if (!this.base.abort) return work();
-    // Never an empty list, which would abort the calls of all clients.
+    // The list must never be empty, because that would abort the calls of all clients.
     const body = JSON.stringify({ request_ids: [requestId] });
     return this.parts.server.abortable(signal, '/abort_requests', body, work);
   }
@@ -202,8 +205,9 @@ class VllmEngine implements Engine {
   }
 
   /**
-   * Harnesses request bounds such as 32,000 tokens for any model; vLLM refuses a bound that exceeds the context left after the
-   * prompt, instead of lowering it. Without a bound it samples to the end of the context, which is then below the requested bound.
+   * Samples a chat completion. Harnesses request token limits such as 32,000 for any model; vLLM refuses a limit that exceeds the
+   * context left after the prompt, instead of lowering it. In that case the call is sent without a limit, and vLLM samples to the end of
+   * the context, which is below the requested limit.
    */
   private async chat(request: GenerateRequest, signal: AbortSignal): Promise<TokenReply> {
     const { maxModelLen } = this.parts.profile.facts;
@@ -265,7 +269,10 @@ class VllmEngine implements Engine {
     notice(message, { engine_id: server.engineId, reason: error.message });
   }
 
-  /** Without spans from the server, the version is known only if it was the same before and after the reply. */
+  /**
+   * Returns the version spans of a reply. When the server reports none, the version is known only if the weights had the same version
+   * before and after the reply.
+   */
   private async versionSpansOf(
     { resumeFrom, prompt }: GenerateRequest,
     { responseIds }: ParsedReply,
@@ -277,7 +284,7 @@ class VllmEngine implements Engine {
     const firstCount = first?.responseIds.length ?? 0;
     const withFirst = (spans: readonly VersionSpan[]): VersionSpan[] =>
       first === null ? [...spans] : joinVersionSpans(first.versionSpans, firstCount, spans);
-    // A reply that was already complete when it was to be resumed shows nothing about the server.
+    // A reply that was already complete when it was resumed sampled nothing, so it does not show whether the server reports spans.
     if (newSpans === null || newSpans.length > 0) this.reportsSpans = newSpans !== null;
     if (newSpans !== null) return withFirst(newSpans);
     const [before, after] = [await versionBefore, await this.parts.versions.afterReply()];

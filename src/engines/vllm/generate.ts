@@ -50,17 +50,23 @@ const NO_IDS = new Int32Array(0);
 /** The token ids that close a turn, and how the parsers treat them. */
 export type TurnEnds = {
   readonly closeIds: ReadonlySet<number>;
-  /** Whether the parsers show the closing token as text, so that they must be given the ids without it. */
+  /** Whether the parsers show the closing token as text. They must then be given the ids without it. */
   readonly isCloseShown: boolean;
 };
 
-/** A request whose prompt is token ids. */
+/** A request whose prompt is given as token ids. */
 export type TokenRequest = GenerateRequest & { readonly prompt: PromptIds };
 
-/** `newSpans` are the version spans of the tokens that this call sampled, from its own first token; `null` when not reported. */
+/**
+ * A reply, and in `newSpans` the version spans of the tokens that this call sampled, counted from its own first token; `null` when the
+ * server does not report them.
+ */
 export type TokenReply = { readonly reply: ParsedReply; readonly newSpans: readonly VersionSpan[] | null };
 
-/** Calls with token ids as prompt: `/inference/v1/generate`, and the message from `/v1/chat/completions/derender`. */
+/**
+ * Runs calls whose prompt is token ids: samples with `/inference/v1/generate`, and gets the message from
+ * `/v1/chat/completions/derender`.
+ */
 export class TokenCalls {
   private readonly server: EngineServer;
   private readonly facts: ServerFacts;
@@ -102,8 +108,8 @@ export class TokenCalls {
   private body(request: TokenRequest, sent: SentIds, bound: number | null, constraint: Constraint | null): Buffer {
     const { model, maxModelLen, unknownFields } = this.facts;
     const { stop, seed, cacheSalt } = request;
-    // vLLM ends a reply at the end of its context, but refuses a higher bound. A prompt that fills the context is refused in vLLM's
-    // own words.
+    // vLLM ends a reply at the end of its context, but refuses a higher token limit, so the limit is lowered here. A prompt that fills
+    // the context is left to vLLM to refuse, in its own words.
     const capacity = maxModelLen === null ? null : Math.max(1, maxModelLen - sent.count);
     const maxTokens = bound === null || capacity === null ? (bound ?? capacity) : Math.min(bound, capacity);
     const params = JSON.stringify({
@@ -123,7 +129,10 @@ export class TokenCalls {
     return Buffer.concat([Buffer.from(head), sent.text, Buffer.from(tail)]);
   }
 
-  /** The reply that was interrupted exactly at its bound: it is complete, and only its message is read. */
+  /**
+   * Makes the reply for a call whose earlier tokens have already reached its token limit. Nothing is sampled; only the message is parsed
+   * from these tokens.
+   */
   private async atBound(
     request: TokenRequest,
     resumeFrom: SampledTokens,
@@ -137,7 +146,7 @@ export class TokenCalls {
     return { reply: { ...resumeFrom, promptIds, message, finishReason: 'length', stop: null, usage }, newSpans: [] };
   }
 
-  /** Prepends the tokens of `resumeFrom`, and reads the message from all of them. */
+  /** Prepends the tokens of `resumeFrom` to the sampled ones, and parses the message from all of them. */
   private async complete(
     request: TokenRequest,
     { sampled, reportsStop }: Generated,
@@ -167,8 +176,8 @@ export class TokenCalls {
   }
 
   /**
-   * What ended a reply, as far as its ids and the server show. Not every release reports stop strings; when some were requested and
-   * the release is such a one, the last id counts as the cause only if it is known to close turns.
+   * Determines what ended a reply, as far as its ids and the server show it. Not every release reports stop strings; when some were
+   * requested from a release that does not, the last id counts as the cause only if it is known to close turns.
    */
   private stopCauseOf(
     { stop: stops }: GenerateRequest,
@@ -192,7 +201,7 @@ export class TokenCalls {
   }
 }
 
-/** The prompt of a call with the tokens of `resumeFrom`: as JSON text between the brackets, and as arrays. */
+/** The ids that a call sends, its prompt followed by the tokens of `resumeFrom`: as JSON text without brackets, and as arrays. */
 type SentIds = { readonly text: Buffer; readonly parts: readonly Int32Array[]; readonly count: number };
 
 type Generated = {
@@ -202,7 +211,7 @@ type Generated = {
   readonly reportsStop: boolean;
 };
 
-/** Parses a 200 reply of `/inference/v1/generate`. Throws `engine_error`. */
+/** Parses a reply of `/inference/v1/generate` with status 200. Throws `engine_error` for a reply that is wrong. */
 function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, context: ReplyContext): Generated {
   const compared = compareIds(body, 'prompt_token_ids', sent.text, sent.parts);
   const logprobs = scanLogprobs(body);
@@ -213,7 +222,7 @@ function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, cont
   const responseIds = idsFrom(choice?.token_ids, null, 'token_ids');
   const usage = reply.usage ?? { prompt_tokens: sent.count, completion_tokens: responseIds.length };
   const sampled = checkedReply({
-    // Only their number is checked, against the usage; the ids have been compared.
+    // The ids have already been compared with those that were sent; here only their number is checked, against the usage.
     promptIds: sent.parts.length === 1 ? request.prompt.ids : new Int32Array(sent.count),
     responseIds,
     logprobs: logprobEntriesFrom(choice?.logprobs?.content, logprobs),
@@ -227,7 +236,7 @@ function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, cont
   return { sampled, reportsStop: choice?.stop_reason !== undefined };
 }
 
-/** Throws `engine_error` for a reply to another prompt, and for one that does not show what its prompt was. */
+/** Throws `engine_error` for a reply to a prompt other than the sent one, and for a reply that does not show what its prompt was. */
 function assertSentPrompt(reply: ForeignReply, compared: ComparedIds | null, sent: SentIds): void {
   const { prompt_token_ids: echoed, usage } = reply;
   if (compared !== null || Array.isArray(echoed)) {
@@ -242,7 +251,7 @@ function assertSentPrompt(reply: ForeignReply, compared: ComparedIds | null, sen
   }
 }
 
-/** The tokens of both parts. The version spans are those of the later part, counted from its own first token. */
+/** Joins the tokens of both parts of a reply. The version spans are those of the later part, counted from its own first token. */
 function joined(first: SampledTokens, later: ParsedReply): ParsedReply {
   return {
     ...later,

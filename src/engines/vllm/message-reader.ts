@@ -9,20 +9,26 @@ import type { ServerFacts } from './server-facts.ts';
 
 const EMPTY_MESSAGE: AssistantMessage = { role: 'assistant', content: '' };
 
-/** Pauses before the retries: a sampled reply is worth the wait, and a busy server is free again within them or not at all. */
+/**
+ * Pauses in milliseconds before each retry of parsing a message. A sampled reply is worth the wait, and a busy server either recovers
+ * within these pauses or not at all.
+ */
 const RETRY_PAUSES_MS = [50, 500, 2_000];
 
-/** Number of prompt ids that are sent along: whether a tokenizer writes a word with a leading space depends on the ids before it. */
+/**
+ * Number of ids from the end of the prompt that are sent to the parsers: whether a tokenizer writes a word with a leading space depends
+ * on the ids before it.
+ */
 const PROMPT_TAIL_IDS = 32;
 
-/** Sampled ids to be turned into a message. */
+/** Sampled ids that are to be converted to a message. */
 type SampledIds = {
   readonly promptIds: Int32Array;
   readonly ids: Int32Array;
   readonly finishReason: string;
 };
 
-/** Turns sampled ids into messages. A server that is unavailable is retried, because sampling once more would lose the reply. */
+/** Converts sampled ids to messages. Retries while the server is unavailable, because sampling once more would lose the reply. */
 export class MessageReader {
   private readonly server: EngineServer;
   private readonly facts: ServerFacts;
@@ -35,8 +41,8 @@ export class MessageReader {
   }
 
   /**
-   * Calls that the parsers reject stay in the text, as in vLLM's chat completions. Rejects with the signal's reason, and otherwise
-   * only with `engine_error`, because a caller would retry other errors and sample a second reply.
+   * Parses the message of a reply. Calls that the parsers reject stay in the text, as in vLLM's chat completions. Rejects with the
+   * signal's reason, and otherwise only with `engine_error`, because a caller would retry other errors and sample a second reply.
    */
   async read(
     request: GenerateRequest,
@@ -44,7 +50,7 @@ export class MessageReader {
     context: ReplyContext,
     signal: AbortSignal,
   ): Promise<AssistantMessage> {
-    // A reply that consists of its closing token has no ids left, and the parsers reject an empty list.
+    // A reply that consists only of its closing token has no ids left, and the parsers reject an empty list.
     if (sampled.ids.length === 0) return EMPTY_MESSAGE;
     const { model, unknownFields } = this.facts;
     const options = { ...context, model, includeReasoning: !unknownFields.has('include_reasoning') };
@@ -86,8 +92,8 @@ function hasCode(error: unknown, code: FloeError['code']): boolean {
 }
 
 /**
- * Turns sampled ids, at least one, into a message by the server's own parsers. The tools are sent along, since parsers convert
- * arguments according to their schemas; the conversation is not needed.
+ * Converts sampled ids, at least one, to a message with the server's own parsers. The tools are sent along, because parsers convert
+ * arguments according to their schemas. The conversation is not needed.
  */
 export async function derender(
   server: EngineServer,
@@ -113,19 +119,19 @@ export async function derender(
   return request.parallelToolCalls === false ? withFirstCallOnly(message) : message;
 }
 
-/** vLLM's chat completions also drop the further calls of a model that makes several although only one is allowed. */
+/** Drops all calls except the first, for requests that allow only one. vLLM's chat completions do the same. */
 function withFirstCallOnly(message: AssistantMessage): AssistantMessage {
   const { tool_calls: calls } = message;
   return calls === undefined ? message : { ...message, tool_calls: calls.slice(0, 1) };
 }
 
-/** A message that ends before a stop string, and that string. */
+/** A message that has been cut before a stop string, and that string. */
 type CutMessage = { readonly message: AssistantMessage; readonly stop: string };
 
 /**
- * The message without the stop string that ended it and without the rest of the last token: parsers receive all ids, while the text
- * of a chat completion ends before the stop string. Thinking precedes text, so the first occurrence there is the one that stopped
- * the reply. `null` when no stop string occurs.
+ * Cuts a message before the stop string that ended it. The parsers receive all ids, including the rest of the last token, while the text
+ * of a chat completion ends before the stop string. Thinking precedes text, so a stop string in the thinking is the one that ended the
+ * reply. Returns `null` when no stop string occurs.
  */
 export function cutAtStop(message: AssistantMessage, stops: readonly string[]): CutMessage | null {
   const inThinking = firstStop(message.reasoning_content ?? '', stops);
@@ -143,7 +149,7 @@ export function cutAtStop(message: AssistantMessage, stops: readonly string[]): 
   return { message: { ...rest, content: (message.content ?? '').slice(0, inText.at) }, stop: inText.stop };
 }
 
-/** The stop string that ends first in the text. */
+/** Finds the stop string that ends first in the text; `null` when none occurs. */
 function firstStop(text: string, stops: readonly string[]): { at: number; stop: string } | null {
   let first: { at: number; stop: string } | null = null;
   for (const stop of stops) {

@@ -8,19 +8,19 @@ import { derender } from './message-reader.ts';
 import { render } from './rendering.ts';
 import { capabilitiesOf, PROBE_REQUEST, readServerFacts, type ServerFacts } from './server-facts.ts';
 
-/** Deadline of one short rendering; a busy server may take a while for it. */
+/** Time limit of one short rendering. It is long because a busy server may take a while to answer. */
 const PROBE_TIMEOUT_MS = 30_000;
 
-/** A word whose derendered form, with and without a closing token, shows how the parsers treat that token. */
+/** Word that is converted to a message with and without a closing token. The difference shows how the parsers treat that token. */
 const PROBE_WORD = 'ok';
 
-/** The properties of a server that are determined when it is connected. */
+/** The properties of a server that are determined when it is connected and do not change later. */
 export type Profile = {
   readonly facts: ServerFacts;
   readonly template: TemplateFacts;
-  /** `null` when prompts cannot be given as token ids. */
+  /** Sends calls whose prompt is token ids; `null` when the server does not support them. */
   readonly tokens: TokenCalls | null;
-  /** Why a property is missing, in words, in addition to the notes of `facts`. */
+  /** Sentences that state why a property is missing, in addition to the notes that follow from `facts`. */
   readonly notes: readonly string[];
 };
 
@@ -28,7 +28,7 @@ export type Profile = {
 export async function probeServer(server: EngineServer, model: string | null, clock: Clock): Promise<Profile> {
   const facts = await readServerFacts(server, model);
   const notes: string[] = [];
-  /** Runs an optional probe; a refusal is noted, and `fallback` used. */
+  /** Runs an optional probe. When the server refuses it, the refusal is noted and `fallback` is used. */
   const probed = async <T>(failure: string, fallback: T, probe: () => Promise<T>): Promise<T> => {
     try {
       return await probe();
@@ -57,14 +57,14 @@ async function templateOf(server: EngineServer, facts: ServerFacts): Promise<Tem
 }
 
 /**
- * Determines whether the parsers show the token that closes a turn: parsers of text do, parsers of ids need it. Rejects when they
- * cannot parse a word.
+ * Determines whether the parsers show the token that closes a turn: parsers that work on text do, parsers that work on ids need it.
+ * Rejects when the parsers cannot parse a word.
  */
 async function turnEndsOf(server: EngineServer, facts: ServerFacts, ids: readonly number[]): Promise<TurnEnds> {
   const closeIds = new Set(ids);
   const [close] = ids;
   const word = facts.routes.tokenize ? await probeWordIds(server, facts) : null;
-  // Unknown: the token is left out, since no reader of the text should see it.
+  // It is unknown whether the parsers show the token, so it is left out: it must not appear in the text.
   if (word === null) return { closeIds, isCloseShown: true };
   const parsed = async (sampledIds: Int32Array): Promise<string> => {
     const { completionId, sessionId } = PROBE_REQUEST;

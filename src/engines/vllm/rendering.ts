@@ -15,7 +15,10 @@ const samplingSchema = z.looseObject({
   reasoning_parser_kwargs: z.looseObject({}).nullish(),
 });
 
-/** The ids of messages by the server's chat template. Rejects with `unsupported` on servers without a renderer, and for images. */
+/**
+ * Renders messages to ids with the server's chat template. Rejects with `unsupported` when the server cannot render messages, and for
+ * images.
+ */
 export async function render(
   server: EngineServer,
   { model, routes }: ServerFacts,
@@ -40,14 +43,14 @@ export async function render(
 function renderedIds(server: EngineServer, bytes: Buffer): Int32Array {
   const scanned = scanIds(bytes, 'token_ids');
   const { token_ids: ids, features } = parseWith(renderedSchema, parseReplyJson(bytes, scanned));
-  // The ids of an image are only placeholders: a prompt of these ids alone would have no image.
+  // The ids of an image are only placeholders. A prompt of these ids would contain no image.
   if (features !== null && features !== undefined) {
     throw server.error('unsupported', 'messages with images cannot be given as token ids', { field: 'features' });
   }
   return idsFrom(ids, scanned, 'token_ids');
 }
 
-/** The number of prompt tokens of messages and tools, with the generation prompt. */
+/** Counts the prompt tokens of messages and tools, including the generation prompt. */
 export async function countTokens(
   server: EngineServer,
   facts: ServerFacts,
@@ -60,7 +63,7 @@ export async function countTokens(
   return parseWith(countSchema, parseReplyJson(await reply.read(), null)).count;
 }
 
-/** The text of ids, special tokens included. */
+/** Converts ids to text, including the text of special tokens. */
 export async function detokenize(
   server: EngineServer,
   { model, routes }: ServerFacts,
@@ -73,16 +76,22 @@ export async function detokenize(
   return parseWith(textSchema, parseReplyJson(await reply.read(), null)).prompt;
 }
 
-/** How the sampler is constrained to a forced tool call or a response format; the values are JSON texts of generate request fields. */
+/**
+ * How the sampler is constrained to a forced tool call or a response format. Each value is the JSON text of a field of the generate
+ * request.
+ */
 export type Constraint = {
   readonly structuredOutputs: string;
-  /** How the reasoning parser detects the end of thinking, which is not constrained; `null` for the server's own default. */
+  /**
+   * How the reasoning parser detects the end of thinking, because thinking is not constrained; `null` when the server
+   * uses its own default.
+   */
   readonly reasoningParser: string | null;
 };
 
 /**
- * The constraint that a request demands; `null` when it forces no call and has no response format. Its notation differs between
- * vLLM releases and tool parsers, so the server renders the request, and the parameters that it would give its own sampler are
+ * Determines the constraint of a request; `null` when it forces no call and has no response format. The notation of constraints differs
+ * between vLLM releases and tool parsers, so the server renders the request, and the parameters that it would give its own sampler are
  * used. Rejects with `unsupported` when the rendering does not contain them.
  */
 export async function constraintOf(

@@ -25,7 +25,7 @@ import {
 import type { GenerateReply } from '../engine.ts';
 import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
 
-/** How vLLM writes an id in the field that holds the token's text in OpenAI's API. */
+/** Prefix of an id that vLLM writes in the field which holds the token's text in OpenAI's API. */
 const TOKEN_ID_PREFIX = 'token_id:';
 
 export const stopReasonSchema = z.union([z.int(), z.string()]).nullish();
@@ -57,16 +57,16 @@ const replySchema = z.looseObject({
   usage: usageSchema,
 });
 
-/** What a reply is checked against. */
+/** What a reply must match, and the scanner that reads its ids. */
 export type ReplyContext = {
   readonly completionId: string;
   readonly sessionId: string;
-  /** Names of the model that the engine was registered with. */
+  /** All names of the model with which the engine was registered. */
   readonly models: ReadonlySet<string>;
   readonly scanner: IdScanner;
 };
 
-/** The fields of a reply, streamed or not, before they are checked. */
+/** The fields of a reply before they are checked, whether it was streamed or not. */
 export type ReplyFields = {
   readonly promptIds: Int32Array;
   readonly responseIds: Int32Array;
@@ -80,14 +80,14 @@ export type ReplyFields = {
   readonly routedExperts?: RoutedExperts | null;
 };
 
-/** A checked reply, except for what only the adapter knows. `versionSpans` is `null` when the server does not report them. */
+/** A reply whose fields have been checked. `versionSpans` is `null` when the server does not report them; the engine then adds a span. */
 export type ParsedReply = Omit<GenerateReply, 'versionSpans' | 'logprobsMode'> & {
   readonly versionSpans: readonly VersionSpan[] | null;
 };
 
 /**
- * Throws `engine_error`, naming what is wrong, for a reply that must not be trained on; `engine_unavailable` for a reply that was
- * aborted before its first token, since another one may be sampled instead.
+ * Checks the fields of a reply. Throws `engine_error`, which states what is wrong, for a reply that must not be trained on. Throws
+ * `engine_unavailable` for a reply that was aborted before its first token, because another one may be sampled instead.
  */
 export function checkedReply(fields: ReplyFields): ParsedReply {
   const { promptIds, responseIds } = fields;
@@ -113,7 +113,10 @@ export function checkedReply(fields: ReplyFields): ParsedReply {
   };
 }
 
-/** Checked without a schema: one schema object per token costs more than everything else in a reply. */
+/**
+ * Reads the log-probabilities of the ids. They are checked without a schema, because one schema object per token costs more than
+ * everything else in a reply.
+ */
 function logprobsOf(content: ReplyFields['logprobs'], ids: Int32Array): Float32Array {
   if (content === null || content === undefined) throw invalidReply('logprobs.content is missing');
   const columns = 'start' in content ? content : null;
@@ -141,7 +144,7 @@ function entryLogprob(entry: unknown, i: number, id: number | undefined): number
   const value = typeof fields === 'object' && fields !== null ? fields.logprob : undefined;
   const logprob = logprobFrom(value, `logprobs.content.${i}.logprob`);
   const token = fields?.token;
-  // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
+  // Servers that do not honour return_tokens_as_token_ids send the token's text here, which cannot be compared with the id.
   if (typeof token === 'string' && token.startsWith(TOKEN_ID_PREFIX) && token !== `${TOKEN_ID_PREFIX}${id}`) {
     throw invalidReply(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${id}`);
   }
@@ -152,7 +155,10 @@ function entryLogprob(entry: unknown, i: number, id: number | undefined): number
   return logprob;
 }
 
-/** vLLM leaves `stop_reason` null when the end-of-sequence token ended the reply, and keeps that token in the ids. */
+/**
+ * Determines what ended a reply. vLLM leaves `stop_reason` null when the end-of-sequence token ended the reply, and keeps that token in
+ * the ids.
+ */
 function stopOf(reason: ReplyFields['stopReason'], finish: FinishReason, ids: Int32Array): StopCause | null {
   if (typeof reason === 'string') return { kind: 'string', text: reason };
   if (typeof reason === 'number') return { kind: 'token', id: reason };
@@ -161,7 +167,7 @@ function stopOf(reason: ReplyFields['stopReason'], finish: FinishReason, ids: In
   return isStopped && last !== undefined ? { kind: 'token', id: last } : null;
 }
 
-/** Parses a 200 reply of a chat completion that is not streamed. Throws as {@link checkedReply} does. */
+/** Parses a chat completion of status 200 that is not streamed. Throws as {@link checkedReply} does. */
 export function parseChatReply(body: Buffer, context: ReplyContext): ParsedReply {
   const scanned = context.scanner.scan(body, 'prompt_token_ids', context.sessionId);
   const logprobs = scanLogprobs(body);
@@ -183,7 +189,7 @@ export function parseChatReply(body: Buffer, context: ReplyContext): ParsedReply
   });
 }
 
-/** Parses a 200 reply of a server that reports no token ids. Throws `engine_error`. */
+/** Parses a reply of status 200 from a server that reports no token ids. Throws `engine_error` for a reply that is wrong. */
 export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply {
   const reply = parseWith(replySchema, parseReplyJson(body, null));
   assertOwnReply(reply, context);
@@ -204,7 +210,7 @@ export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply
 
 type Named = { readonly id?: string | null | undefined; readonly model?: string | null | undefined };
 
-/** Throws `engine_error` for the reply to another call, or of another model. */
+/** Throws `engine_error` when a reply belongs to another call or comes from another model. */
 export function assertOwnReply({ id, model }: Named, { completionId, models }: ReplyContext): void {
   assertReplyId(id, completionId);
   assertReplyModel(model, models);
@@ -218,8 +224,8 @@ const derenderedSchema = z.looseObject({
 });
 
 /**
- * The message that vLLM's parsers made of `idCount` ids. Throws `engine_error` for the answer to another call, of another model, or
- * to another number of ids.
+ * Parses the message that vLLM's parsers made from `idCount` ids. Throws `engine_error` when the answer belongs to another call, another
+ * model, or another number of ids.
  */
 export function parseDerendered(body: Buffer, context: ReplyContext, idCount: number): AssistantMessage {
   const reply = parseWith(derenderedSchema, parseReplyJson(body, null));

@@ -6,12 +6,12 @@ export const RENDER_PATH = '/v1/chat/completions/render';
 export const DERENDER_PATH = '/v1/chat/completions/derender';
 
 /**
- * Tokens per streamed chunk, on servers that support it; the first token is sent immediately regardless. One chunk per token would
- * cost several times the CPU, and a harness tolerates text that arrives a third of a second later.
+ * Number of tokens per streamed chunk, on servers that support the setting; the first token is always sent immediately. One chunk per
+ * token would cost several times the CPU, and a harness tolerates text that arrives a third of a second later.
  */
 const TOKENS_PER_CHUNK = 16;
 
-/** Fields that not every vLLM-compatible server knows, and that a chat completion does not require. */
+/** Request fields that not every vLLM-compatible server knows, and that a chat completion does not require. */
 export const OPTIONAL_CHAT_FIELDS = [
   'stream_interval',
   'return_tokens_as_token_ids',
@@ -22,27 +22,27 @@ export const OPTIONAL_CHAT_FIELDS = [
   'cache_salt',
 ] as const;
 
-/** Fields without which a reply cannot be trained on. */
+/** Request fields without which a reply cannot be trained on. */
 export const TOKEN_ID_FIELDS = ['return_token_ids', 'logprobs'] as const;
 
 type ChatField = (typeof OPTIONAL_CHAT_FIELDS)[number] | (typeof TOKEN_ID_FIELDS)[number];
 
-/** Values that switch a sampling field off, so that a server need not know the field. */
+/** Values of sampling fields that have no effect. With such a value the server does not need to know the field. */
 const NEUTRAL = { top_k: 0, min_p: 0, repetition_penalty: 1 } as const;
 
 export type ChatOptions = {
   readonly model: string;
   readonly maxTokens: number | null;
   readonly stream: boolean;
-  /** Fields that the server does not know. */
+  /** Names of the request fields that the server does not know. */
   readonly unknown: ReadonlySet<string>;
 };
 
 /**
- * The body of a chat completion. It is concatenated from JSON texts that exist already, so that messages and tools are not
- * serialised for every call. Sampling is always explicit, because the server's generation_config overrides the defaults otherwise,
- * and `include_reasoning` is set, because without it a reasoning parser drops ids and log-probabilities.
- * Throws `unsupported` for sampling that needs a field which the server does not know.
+ * Makes the body of a chat completion. It concatenates JSON texts that exist already, so that messages and tools are not serialised for
+ * every call. All sampling parameters are sent explicitly, because the server's generation_config otherwise overrides the defaults, and
+ * `include_reasoning` is set, because without it a reasoning parser drops ids and log-probabilities. Throws `unsupported` for sampling
+ * that needs a field which the server does not know.
  */
 export function chatBody(request: GenerateRequest, { model, maxTokens, stream, unknown }: ChatOptions): string {
   const { stop, responseFormat, seed } = request;
@@ -60,14 +60,14 @@ export function chatBody(request: GenerateRequest, { model, maxTokens, stream, u
     ...(stream && knows('stream_interval') ? { stream_interval: TOKENS_PER_CHUNK } : {}),
     ...(knows('logprobs') ? { logprobs: true, top_logprobs: 0 } : {}),
     ...(knows('return_token_ids') ? { return_token_ids: true } : {}),
-    // Each log-probability then names the id that it belongs to, so that a shift between the two lists is detected.
+    // With this field each log-probability names the id that it belongs to, so that a shift between the two lists is detected.
     ...(knows('return_tokens_as_token_ids') ? { return_tokens_as_token_ids: true } : {}),
     ...(knows('include_reasoning') ? { include_reasoning: true } : {}),
   });
   return `${conversationJson(model, request.messageTexts, request.toolsText)},${rest.slice(1)}`;
 }
 
-/** The request's fields about tool calls; none without tools. */
+/** Returns the request fields about tool calls. The result is empty for a request without tools. */
 export function choiceFields({ tools, toolChoice, parallelToolCalls }: GenerateRequest): object {
   if (tools.length === 0) return {};
   return {
@@ -77,8 +77,8 @@ export function choiceFields({ tools, toolChoice, parallelToolCalls }: GenerateR
 }
 
 /**
- * The sampling in vLLM's field names, which are the same for chat completions and `/inference/v1/generate`. Throws `unsupported` as
- * {@link chatBody} does.
+ * Returns the sampling parameters under vLLM's field names, which are the same for chat completions and `/inference/v1/generate`. Throws
+ * `unsupported` as {@link chatBody} does.
  */
 export function samplingFields({ sampling }: GenerateRequest, unknown: ReadonlySet<string>): object {
   const { temperature, top_p, ...others } = sampling;
@@ -92,7 +92,7 @@ export function samplingFields({ sampling }: GenerateRequest, unknown: ReadonlyS
   return fields;
 }
 
-/** The body of a request that renders or counts a conversation. */
+/** Makes the body of a request that renders a conversation or counts its tokens. */
 export function renderBody(
   model: string,
   { messageTexts, toolsText, generationPrompt }: Pick<RenderRequest, 'messageTexts' | 'toolsText' | 'generationPrompt'>,
@@ -100,7 +100,7 @@ export function renderBody(
   return `${conversationJson(model, messageTexts, toolsText)},"add_generation_prompt":${generationPrompt}}`;
 }
 
-/** The beginning of a body with a conversation, without the closing brace. */
+/** Makes the beginning of a body that contains a conversation, without the closing brace. */
 export function conversationJson(model: string, messageTexts: readonly string[], toolsText: string): string {
   const tools = toolsText === '[]' ? '' : `,"tools":${toolsText}`;
   return `{"model":${JSON.stringify(model)},"messages":[${messageTexts.join(',')}]${tools}`;

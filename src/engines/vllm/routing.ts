@@ -4,22 +4,22 @@ import { invalidReply } from '../chat/reply-tokens.ts';
 
 const FIELD = 'routed_experts';
 
-/** The first bytes of every .npy file; a byte each of major and minor version follows. */
+/** First bytes of every .npy file. One byte each for the major and the minor version follow. */
 const MAGIC = Buffer.from('\x93NUMPY', 'latin1');
 
-/** Length of magic and version. */
+/** Length of the magic bytes and the version. */
 const PREAMBLE_BYTES = 8;
 
-/** This version stores its header's length in two bytes, later ones in four. */
+/** The .npy version that stores the length of its header in two bytes. Later versions use four bytes. */
 const FIRST_NPY_VERSION = 1;
 
 const ITEM_BYTES = { uint8: 1, uint16: 2, int32: 4 } as const;
 type Dtype = RoutedExperts['dtype'];
 
-/** numpy's names of the little-endian types that engines use. */
+/** numpy's names of the little-endian types that engines use, and the names that floe uses for them. */
 const NPY_DTYPES: Readonly<Record<string, Dtype>> = { '|u1': 'uint8', '<u1': 'uint8', '<u2': 'uint16', '<i4': 'int32' };
 
-/** A whole .npy file in base64, or the rows in base64 with their shape and type. */
+/** Schema of routed experts in a reply: either a complete .npy file in base64, or the rows in base64 with their shape and type. */
 export const foreignRoutingSchema = z
   .union([
     z.string(),
@@ -33,8 +33,9 @@ export const foreignRoutingSchema = z
   .nullish();
 
 /**
- * The routed experts of a reply of `tokens` ids, its prompt included; `null` when the engine did not report them. Throws
- * `engine_error` for another type, and unless there is one row for each id except the last, after which no token was computed.
+ * Parses the routed experts of a reply. `tokens` is the number of ids of the reply and its prompt. Returns `null` when the engine did
+ * not report experts. Throws `engine_error` for another type, and unless there is one row for each id except the last, after which
+ * nothing was computed.
  */
 export function routedExpertsOf(foreign: z.output<typeof foreignRoutingSchema>, tokens: number): RoutedExperts | null {
   if (foreign === null || foreign === undefined) return null;
@@ -52,7 +53,7 @@ export function routedExpertsOf(foreign: z.output<typeof foreignRoutingSchema>, 
 
 function bytesOf(base64: string): Buffer {
   const bytes = Buffer.from(base64, 'base64');
-  // Node skips characters that are not base64, so that any text decodes to some bytes; the length detects that.
+  // Node skips characters that are not base64, so any text decodes to some bytes; comparing the lengths detects such text.
   if (Math.ceil((bytes.length * 4) / 3) !== base64.replace(/=+$/, '').length)
     throw invalidReply(`${FIELD} is not base64`);
   return bytes;
@@ -80,7 +81,7 @@ function parseNpy(bytes: Buffer): RoutedExperts {
   if (!/'fortran_order':\s*False/.test(header)) throw invalidReply(`${FIELD} is not in C order`);
   const shape = /'shape':\s*\(([\d,\s]*)\)/.exec(header)?.[1] ?? '';
   const sizes = shape.split(',').flatMap((size) => (size.trim() === '' ? [] : [Number(size)]));
-  // A view of the decoded bytes, which do not keep the reply's text in memory.
+  // The data is a view of the decoded bytes, which do not keep the reply's text in memory.
   return { dtype, shape: shapeOf(sizes), start: 0, data: bytes.subarray(end) };
 }
 
@@ -93,8 +94,8 @@ function shapeOf(sizes: readonly number[]): RoutedExperts['shape'] {
 }
 
 /**
- * The experts of a resumed reply: those that the later call reported, preceded by rows of the first part when the later ones start
- * after position 0. `null` when that leaves a gap.
+ * Joins the routed experts of a resumed reply: those that the later call reported, preceded by rows of the first part when the later
+ * ones start after position 0. Returns `null` when rows are missing between the two parts.
  */
 export function joinedRouting(first: RoutedExperts | null, later: RoutedExperts | null): RoutedExperts | null {
   if (later === null || later.start === 0 || first === null || later.start <= first.start) return later;

@@ -12,12 +12,12 @@ import {
 } from './request.ts';
 
 /**
- * A model name that no server has: a server validates the whole request, detects every field that it does not know, and then
- * refuses the request without sampling.
+ * Model name that no server has. A server validates the whole request, detects every field that it does not know, and then refuses the
+ * request without sampling.
  */
 const NO_MODEL = 'floe-probe-of-request-fields';
 
-/** Statuses that a GET gets from a route that exists, be it for POST only or for GET too. */
+/** Statuses of a GET that mean that the route exists, whether it accepts GET or only POST. */
 const ROUTE_EXISTS = new Set([200, 204, 400, 405, 422]);
 
 const modelSchema = z.looseObject({
@@ -28,10 +28,10 @@ const modelSchema = z.looseObject({
 const modelsSchema = z.looseObject({ data: z.array(modelSchema).min(1) });
 const versionSchema = z.looseObject({ version: z.string() });
 
-/** The unchanging properties of a server, determined when it is connected. */
+/** The unchanging properties of a server, which are determined when it is connected. */
 export type ServerFacts = {
   readonly model: string;
-  /** Names that replies of this model may carry: a server with several names for it replies with any of them. */
+  /** All names that replies of this model may carry. A server with several names for a model replies with any of them. */
   readonly modelNames: ReadonlySet<string>;
   readonly maxModelLen: number | null;
   readonly serverVersion: string | null;
@@ -52,8 +52,9 @@ type Routes = {
 };
 
 /**
- * Reads the facts without sampling. `model` is the one to use; `null` selects the first one. Rejects with `engine_unavailable` when
- * the server cannot be reached, `engine_error` when it does not serve the model or an answer is incomplete.
+ * Reads the facts of a server without sampling. `model` is the model to use; `null` selects the server's first one. Rejects with
+ * `engine_unavailable` when the server cannot be reached, and with `engine_error` when it does not serve the model or an answer is
+ * incomplete.
  */
 export async function readServerFacts(server: EngineServer, model: string | null): Promise<ServerFacts> {
   const entry = await findModel(server, model);
@@ -102,7 +103,8 @@ async function routesOf(server: EngineServer): Promise<Routes> {
     server.controlGet('/is_paused').then(({ status }) => status === 200),
     exists('/abort_requests'),
   ]);
-  // Without --enable-scale-out these endpoints exist, and answer every POST with 403; otherwise they refuse an empty body.
+  // Without --enable-scale-out these endpoints exist but answer every POST with 403. With it they refuse an empty body with another
+  // status.
   const isScaleOut = render && (await server.controlPost(RENDER_PATH, '{}')).status !== 403;
   return {
     generate: generate && isScaleOut,
@@ -113,8 +115,8 @@ async function routesOf(server: EngineServer): Promise<Routes> {
 }
 
 /**
- * The fields that a strict server refuses, determined from its statuses and not from its messages, because every kind of strict
- * server words its refusal differently. Costs one call on a server that knows all fields.
+ * Determines the request fields that a strict server refuses. It compares statuses and not messages, because every kind of strict server
+ * words its refusal differently. On a server that knows all fields, this costs one call.
  */
 async function unknownChatFields(server: EngineServer, model: string): Promise<ReadonlySet<string>> {
   const fields: readonly string[] = [...OPTIONAL_CHAT_FIELDS, ...TOKEN_ID_FIELDS];
@@ -125,7 +127,7 @@ async function unknownChatFields(server: EngineServer, model: string): Promise<R
   };
   if (!(await isRefused(none, NO_MODEL))) return none;
   const all = new Set(fields);
-  // When the model name itself is refused with such a status, one token of the real model has to be sampled.
+  // Some servers refuse the model name itself with such a status. One token of the real model has to be sampled then.
   const name = (await isRefused(all, NO_MODEL)) ? model : NO_MODEL;
   if (name === model && !(await isRefused(none, model))) return none;
   const refused = await Promise.all(
@@ -138,7 +140,7 @@ function probeBody(model: string, unknown: ReadonlySet<string>): string {
   return chatBody(PROBE_REQUEST, { model, maxTokens: 1, stream: true, unknown });
 }
 
-/** A request that has every field. */
+/** A request in which every optional field is set, for probes. */
 export const PROBE_REQUEST: GenerateRequest = {
   completionId: 'floe-probe',
   sessionId: 'floe-probe',
@@ -166,7 +168,7 @@ export const PROBE_REQUEST: GenerateRequest = {
   cacheSalt: 'floe-probe',
 };
 
-/** The capabilities that follow from the facts: all except the template and what only replies show. */
+/** Derives the capabilities from the facts: all except the template and those that only replies show. */
 export function capabilitiesOf(facts: ServerFacts): Omit<EngineCapabilities, 'template' | 'version_spans'> {
   const { routes, unknownFields } = facts;
   const hasTokenIds = TOKEN_ID_FIELDS.every((field) => !unknownFields.has(field));

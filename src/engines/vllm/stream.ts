@@ -43,11 +43,9 @@ const chunkSchema = z.looseObject({
 });
 
 /**
- * Reads a 200 reply of a chat completion that is streamed, and notifies a listener meanwhile. The result is the one that
- * {@link parseChatReply} returns for the same sampling, rejected for the same reasons; its message consists of the deltas.
- *
- * A stream that has lost token ids, as in releases whose parsers swallowed them together with the text, is rejected with
- * `details.lost_ids`.
+ * Reads a streamed chat completion of status 200 and notifies a listener while it arrives. The result is the same as that of {@link
+ * parseChatReply} for the same sampling, and is rejected for the same reasons; its message consists of the deltas. A stream that has
+ * lost token ids, as in releases whose parsers dropped them together with the text, is rejected with `details.lost_ids`.
  */
 export class ChatStreamReader {
   private readonly context: ReplyContext;
@@ -70,12 +68,15 @@ export class ChatStreamReader {
     });
   }
 
-  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws `engine_error`. */
+  /**
+   * Processes the next bytes of the body, which may be split at any position. Returns true when the stream is complete. Throws
+   * `engine_error` for a chunk that is wrong.
+   */
   push(bytes: Buffer): boolean {
     return this.stream.push(bytes);
   }
 
-  /** The reply, once the stream has ended. Throws `engine_error`. */
+  /** Returns the reply, to be called when the stream has ended. Throws `engine_error` when the reply is incomplete or wrong. */
   reply(): ParsedReply {
     const { promptIds } = this;
     const { finishReason, usage } = this.stream.end(this.finishReason, this.usage);
@@ -96,7 +97,7 @@ export class ChatStreamReader {
   }
 
   private takeChunk(data: Buffer): void {
-    // Only the first chunk has prompt ids; they are most of its bytes.
+    // Only the first chunk has prompt ids, which are most of its bytes, so chunks are scanned for them until they have arrived.
     const scanned =
       this.promptIds === null ? this.context.scanner.scan(data, 'prompt_token_ids', this.context.sessionId) : null;
     const chunk = parseWith(chunkSchema, parseReplyJson(data, scanned));
@@ -135,7 +136,7 @@ export class ChatStreamReader {
   }
 }
 
-/** A chunk after the finish chunk may exist, but must be empty. Throws `engine_error` for one with content. */
+/** Throws `engine_error` for a chunk that arrives after the finish chunk and has content. An empty one is allowed. */
 function assertEmptyAfterFinish({ finish_reason, delta, token_ids, logprobs }: ForeignChoice): void {
   if (finish_reason) throw invalidReply('a second finish_reason comes after the finish chunk');
   if (Array.isArray(token_ids) && token_ids.length > 0) throw invalidReply('token_ids come after the finish chunk');
