@@ -1,13 +1,16 @@
 import type { AssistantMessage, ChatMessage, ChatTool, Content, ContentPart, ToolChoice } from '../schema/index.ts';
 
-/** Separator between the text parts of one message, the same that engines insert for templates that accept only strings. */
+/** Separator that joins the text parts of one message. Engines insert the same one for templates that accept only strings. */
 const PART_SEPARATOR = '\n';
 
-/** Notes are stored with every completion and some quote what a client sent, so their number and length are limited. */
+/**
+ * Most notes of one translation. Notes are stored with every completion and some quote what a client sent, so their number and length
+ * are limited.
+ */
 const MAX_NOTES = 64;
 const MAX_NOTE_CHARS = 160;
 
-/** Canonical content of parts: a string when all of them are text, so that a harness may switch between both forms. */
+/** Converts parts to canonical content: a string when all of them are text, so that a harness may switch between the two forms. */
 export function contentOf(parts: readonly ContentPart[]): Content {
   const texts: string[] = [];
   for (const part of parts) {
@@ -23,9 +26,9 @@ function partsOf(content: Content): ContentPart[] {
 }
 
 /**
- * Collects messages in canonical order. Chat templates differ in what they accept, so three things are normalised: system text
- * becomes one message at the start; later system text is merged into the adjacent user message; images in a tool result are moved
- * into a user message after it. Each rule affects only messages between two assistant messages, so the canonical form of earlier
+ * Collects the messages of a request in canonical order. Chat templates differ in what they accept, so three things are normalised:
+ * system text becomes one message at the start; later system text is merged into the adjacent user message; images in a tool result are
+ * moved into a user message after it. Each rule affects only messages between two assistant messages, so the canonical form of earlier
  * messages does not change when the conversation grows.
  */
 export class Conversation {
@@ -36,7 +39,7 @@ export class Conversation {
   /** Whether the next user content is appended to the last user message. */
   private isUserMessageOpen = false;
 
-  /** Records what the translation dropped or changed. */
+  /** Records one thing that the translation dropped or changed. */
   note(phrase: string): void {
     if (this.notes.size < MAX_NOTES) this.notes.add(phrase.slice(0, MAX_NOTE_CHARS));
   }
@@ -60,7 +63,7 @@ export class Conversation {
     this.appendUser(content, false);
   }
 
-  /** `completionId` is the completion that the message's signatures name; `null` when they name none. */
+  /** Adds an assistant message. `completionId` is the completion that the message's signatures name; `null` when they name none. */
   assistant(message: AssistantMessage, completionId: string | null = null): void {
     this.flushToolImages();
     this.messages.push(message);
@@ -79,7 +82,10 @@ export class Conversation {
     this.isUserMessageOpen = false;
   }
 
-  /** Notes tool results without a call and repeated call ids. Valid only when the request contains the whole conversation. */
+  /**
+   * Notes tool results without a call, and call ids that occur twice. It may be called only when the request contains the whole
+   * conversation.
+   */
   noteCallIds(): void {
     const ids = new Set<string>();
     for (const message of this.messages) {
@@ -92,7 +98,7 @@ export class Conversation {
     }
   }
 
-  /** The choice that forces one tool; `null` when the canonical request does not contain that tool. */
+  /** Returns the tool choice that forces one tool; `null` when the canonical request does not contain that tool. */
   forcedTool(name: string, tools: readonly ChatTool[]): ToolChoice | null {
     if (tools.some((tool) => tool.function.name === name)) return { type: 'function', function: { name } };
     this.note('tool_choice ignored: it names no tool of the request');
@@ -112,7 +118,7 @@ export class Conversation {
   }
 
   /**
-   * Appends user content. Content with `folded` is merged with the user content before and after it. Takes time proportional to
+   * Appends user content. With `folded`, the content is merged with the user content before and after it. The time is proportional to
    * the new content and not to the message it is appended to, because a request may contain any number of pieces.
    */
   private appendUser(content: Content, folded: boolean): void {
@@ -131,7 +137,7 @@ export class Conversation {
   }
 }
 
-/** A copy of a list of parts, because the conversation may append to it. */
+/** Copies a list of parts, because the conversation may append to it. */
 function copyOf(content: Content): Content {
   return typeof content === 'string' ? content : [...content];
 }

@@ -1,10 +1,10 @@
 import type { ChatTool } from '../schema/index.ts';
 import type { CanonicalRequest } from './dialect.ts';
 
-/** Name of the one argument that a custom tool has in canonical form. */
+/** Name of the only argument that a custom tool has in canonical form. */
 const INPUT = 'input';
 
-/** A tool of type `custom` as Chat Completions declares it. Its input is free text. */
+/** A tool of type `custom` as Chat Completions declares it. Its input is free text instead of JSON arguments. */
 type CustomTool = {
   readonly name: string;
   readonly description?: string | null | undefined;
@@ -37,7 +37,10 @@ export function customArguments(input: string): string {
   return JSON.stringify({ [INPUT]: input });
 }
 
-/** Decodes the input from canonical arguments. Arguments of any other shape are returned unchanged, so that nothing is hidden. */
+/**
+ * Decodes the input of a custom call from canonical arguments. Arguments of any other shape are returned unchanged, so that the client
+ * sees what was sampled.
+ */
 export function customInput(text: string): string {
   try {
     const parsed: unknown = JSON.parse(text);
@@ -45,12 +48,12 @@ export function customInput(text: string): string {
       return parsed[INPUT];
     }
   } catch {
-    // Not JSON: returned unchanged.
+    // The text is not JSON and is returned unchanged.
   }
   return text;
 }
 
-/** Whether the client declared this tool of the request with the type `custom`. */
+/** Whether the client declared the tool with this name as a tool of type `custom`. */
 export function isCustomTool(name: string, request: CanonicalRequest): boolean {
   return request.toolForms.get(name)?.kind === 'custom';
 }

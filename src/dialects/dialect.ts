@@ -12,15 +12,15 @@ import type {
   Usage,
 } from '../schema/index.ts';
 
-/** Purpose of a path. Only `generate` makes an engine sample tokens. */
+/** Purpose of an HTTP path. Only calls of kind `generate` make an engine sample tokens. */
 export type RouteKind = 'generate' | 'count_tokens' | 'models' | 'model' | 'probe';
 
 export type Route = {
   readonly method: 'GET' | 'POST' | 'HEAD';
-  /** Path without the `/s/<key>` prefix and without the query. `{model}` matches the model name up to the text that follows it. */
+  /** Path without the `/s/<key>` prefix and without the query. `{model}` matches the model name, up to the text that follows it. */
   readonly path: string;
   readonly kind: RouteKind;
-  /** Whether the reply is streamed, where the path and not the body states it. */
+  /** Whether the reply is streamed. Left out when the request body states it. */
   readonly stream?: boolean;
 };
 
@@ -33,34 +33,34 @@ export type RecordedReply = { readonly message: AssistantMessage; readonly callK
 export type CallContext = {
   readonly headers: Headers;
   readonly query: URLSearchParams;
-  /** Model named in the path; `null` when this dialect puts it in the body. */
+  /** Name of the model in the path; `null` when this dialect puts it in the body. */
   readonly model: string | null;
   /** Whether the path requests a stream; `null` when the body states it. */
   readonly stream: boolean | null;
   /**
-   * Returns the session's reply with this completion id, `null` when the session sent no such reply. Left out when the session
-   * has not sent any reply yet.
+   * Returns the session's reply with this completion id, or `null` when the session sent no such reply. Left out when the session has
+   * not sent any reply yet.
    */
   readonly recorded?: (completionId: string) => RecordedReply | null;
 };
 
-/** How the client declared a tool that is not a plain function. The canonical form represents it as a function all the same. */
+/** How the client declared a tool that is not a plain function. In canonical form such a tool is a function too. */
 export type ToolForm =
   /**
-   * A `custom` tool of an OpenAI dialect: its input is free text, in canonical form the argument `input`. `namespace` and `name`
-   * are both set when the tool was declared inside a namespace.
+   * A `custom` tool of an OpenAI dialect. Its input is free text, which is the argument `input` in canonical form. `namespace` and
+   * `name` are set when the tool was declared inside a namespace.
    */
   | { readonly kind: 'custom'; readonly namespace?: string; readonly name?: string }
-  /** A function in an OpenAI Responses `namespace`: calls carry `name` and, in a separate field, the namespace. */
+  /** A function inside an OpenAI Responses `namespace`. Calls carry its `name`, and the namespace in a separate field. */
   | { readonly kind: 'namespaced'; readonly namespace: string; readonly name: string };
 
-/** Properties of the request that the same dialect needs to encode the reply. */
+/** Properties of a request that its dialect needs to encode the reply. */
 type ReplyShape = {
-  /** OpenAI Responses: `previous_response_id` as the client sent it; `null` when it sent none. */
+  /** For OpenAI Responses: `previous_response_id` as the client sent it; `null` when it sent none. */
   readonly previousResponse: string | null;
-  /** OpenAI Responses: the reply is encoded as a compaction item that holds a summary. */
+  /** For OpenAI Responses: whether the reply is encoded as a compaction item that holds a summary. */
   readonly compaction: boolean;
-  /** OpenAI Responses: thinking is repeated in `encrypted_content`, because the client returns nothing else of it. */
+  /** For OpenAI Responses: whether thinking is repeated in `encrypted_content`, because the client returns thinking in no other field. */
   readonly sealedThinking: boolean;
 };
 
@@ -69,35 +69,35 @@ export type CanonicalRequest = {
   readonly model: string;
   readonly messages: readonly ChatMessage[];
   readonly tools: readonly ChatTool[];
-  /** By canonical tool name. Contains only tools that the client did not declare as plain functions. */
+  /** How the client declared its tools, by canonical tool name. Contains only tools that were not declared as plain functions. */
   readonly toolForms: ReadonlyMap<string, ToolForm>;
   readonly toolChoice: ToolChoice | null;
   readonly parallelToolCalls: boolean | null;
   readonly samplingAsked: RequestedSampling;
   readonly stream: boolean;
-  /** Gemini without `alt=sse`: the stream is one JSON array. */
+  /** For Gemini without `alt=sse`: the reply is streamed as one JSON array instead of events. */
   readonly streamAsArray?: true;
-  /** OpenAI chat: the client requested a usage chunk at the end of the stream. */
+  /** For OpenAI chat: whether the client requested a usage chunk at the end of the stream. */
   readonly streamUsage: boolean;
-  /** The session's completion whose conversation `messages` continue; `null` when `messages` are the whole conversation. */
+  /** Id of the session's completion whose conversation `messages` continue; `null` when `messages` are the whole conversation. */
   readonly previousCompletionId: string | null;
-  /** With `previousCompletionId`: the request has no tools and uses those of that completion. */
+  /** Set when the request continues `previousCompletionId`, has no tools, and uses the tools of that completion. */
   readonly inheritsTools?: true;
   readonly replyShape?: ReplyShape;
   /**
-   * The completion id that each assistant message has in its signatures. A client can forge a signature, so this is a claim that
-   * the proxy checks against its recordings.
+   * The completion id that each assistant message has in its signatures. A client can forge a signature, so the proxy checks the id
+   * against its recordings.
    */
   readonly claimedCompletions?: ReadonlyMap<ChatMessage, string>;
-  /** What the translation dropped or changed, one short phrase each. */
+  /** What the translation dropped or changed, one short phrase for each change. */
   readonly adjusted: readonly string[];
-  /** Name of the agent thread that the call belongs to; `main` for the main agent. */
+  /** Name of the agent thread that made the call; `main` for the main agent. */
   readonly thread: string;
-  /** Purpose of the call: from headers if the harness sends them, otherwise from the prompt; `main` when in doubt. */
+  /** Purpose of the call. It is taken from headers if the harness sends them, otherwise from the prompt; `main` when in doubt. */
   readonly callKind: CallKind;
 };
 
-/** What is known of a reply when its first token arrives. */
+/** The properties of a reply that are available when its first token arrives. */
 export type ReplyHead = {
   readonly completionId: string;
   /** Model name as the harness requested it. */
@@ -115,16 +115,16 @@ export type CanonicalReply = ReplyHead & {
   readonly usage: Usage;
 };
 
-/** The end of a streamed reply. The proxy sends `body` right away, and `end` only once the completion is durable. */
+/** The last text of a streamed reply, in two parts. The proxy sends `body` immediately, and `end` only when the completion is durable. */
 export type StreamEnd = {
-  /** Closes the parts that are still open. Contains no event from which a client concludes that the reply is complete. */
+  /** Closes the parts of the reply that are still open. It contains no event from which a client concludes that the reply is complete. */
   readonly body: string;
   readonly end: string;
 };
 
 /**
- * Encoder of one streamed reply. Callers call `start` once, `delta` any number of times, then `end` once; each returns the text
- * to send, which may be empty. The deltas add up to the message that is passed to `end`.
+ * Encoder of one streamed reply. Callers call `start` once, `delta` any number of times, then `end` once; each returns the text to send,
+ * which may be empty. The deltas together form the message that is passed to `end`.
  */
 export interface ReplyStream {
   start(): string;
@@ -136,13 +136,13 @@ export type StreamFraming = {
   readonly contentType: string;
   /** Text that resets the client's idle timer and has no other effect. It may be sent at any time before the end. */
   readonly heartbeat: string;
-  /** Clients reject events before the start of the reply, so the start is sent in place of the first heartbeat. */
+  /** Set when clients reject events before the start of the reply. The start is then sent in place of the first heartbeat. */
   readonly startsFirst?: boolean;
 };
 
 /**
- * One wire format that harnesses use. All functions are pure: no I/O, no clock, repeatable. The parsers throw FloeError
- * (`schema_violation`, `unsupported`); the encoders do not throw.
+ * One wire format that harnesses use. All functions are pure: they do no I/O, read no clock, and return the same result for the same
+ * arguments. The parsers throw FloeError (`schema_violation`, `unsupported`); the encoders do not throw.
  */
 export interface Dialect {
   readonly name: DialectName;
@@ -152,12 +152,12 @@ export interface Dialect {
   parseCount(body: unknown, context: CallContext): CanonicalRequest;
   /** Encodes a whole reply as a JSON body. */
   encodeReply(reply: CanonicalReply, request: CanonicalRequest): string;
-  /** Encodes the same reply as a stream. */
+  /** Makes an encoder that encodes a reply as a stream. */
   openStream(head: ReplyHead, request: CanonicalRequest): ReplyStream;
   framing(request: CanonicalRequest): StreamFraming;
-  /** Encodes the list of models, which contains exactly this one. `maxModelLen` is the context window in tokens, `null` when unknown. */
+  /** Encodes the list of models, which contains only this model. `maxModelLen` is the context window in tokens, `null` when unknown. */
   encodeModels(model: string, maxModelLen: number | null): string;
-  /** Encodes the description of that one model. */
+  /** Encodes the description of one model. `maxModelLen` is the context window in tokens, `null` when unknown. */
   encodeModel(model: string, maxModelLen: number | null): string;
   /** Encodes the reply to a `count_tokens` request. */
   encodeCount(tokens: number): string;
@@ -167,7 +167,7 @@ export interface Dialect {
   encodeStreamError(error: FloeError, request: CanonicalRequest): string;
 }
 
-/** A context with headers only, for dialects that keep everything else in the body. */
+/** Makes a context that has only headers, for dialects that keep everything else in the body. */
 export function plainContext(headers: Headers = {}): CallContext {
   return { headers, query: new URLSearchParams(), model: null, stream: null };
 }

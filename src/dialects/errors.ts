@@ -3,7 +3,7 @@ import type { FloeError } from '../core/errors.ts';
 /** Error code of the OpenAI dialects for a prompt that exceeds the context window. */
 export const OPENAI_OVERFLOW_CODE = 'context_length_exceeded';
 
-/** HTTP status to send to a harness. Harnesses handle 400 for a refused request but do not know 422. */
+/** Returns the HTTP status that a harness gets for this error. Harnesses treat 400 as a refused request, but do not know 422. */
 export function clientStatus(error: FloeError): number {
   return error.status === 422 ? 400 : error.status;
 }
@@ -13,7 +13,7 @@ export function isContextOverflow(error: FloeError): boolean {
   return error.details.context_overflow === true;
 }
 
-/** The error object that both OpenAI dialects use. */
+/** Makes the error object that the two OpenAI dialects send. */
 export function openaiErrorObject(error: FloeError): object {
   return {
     error: {

@@ -6,5 +6,8 @@ export function isJsonObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** Any JSON object, unchecked and uncopied: tool schemas and call arguments are long, and dialects do not interpret them. */
+/**
+ * Schema of any JSON object. The fields are neither checked nor copied: tool schemas and call arguments are long, and dialects do not
+ * interpret them.
+ */
 export const jsonObjectSchema = z.custom<JsonObject>(isJsonObject, 'expected an object');

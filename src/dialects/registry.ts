@@ -11,15 +11,18 @@ export type RouteMatch =
       readonly found: true;
       readonly dialect: Dialect;
       readonly kind: RouteKind;
-      /** Model named in the path; `null` when the path has none. */
+      /** Name of the model in the path; `null` when the path has none. */
       readonly model: string | null;
       /** Whether the path requests a stream; `null` when the body states it. */
       readonly stream: boolean | null;
     }
-  /** `allow` lists the methods that the path supports; empty for an unknown path. `dialect` encodes the error. */
+  /**
+   * Result for a path or method that no route has. `allow` lists the methods that the path supports, and is empty for an unknown path.
+   * `dialect` encodes the error.
+   */
   | { readonly found: false; readonly dialect: Dialect; readonly allow: readonly string[] };
 
-/** Finds the route of a path. The headers decide when two dialects share the path. */
+/** Finds the route of a path. The headers decide when two dialects have the same path. */
 export function matchRoute(method: string, path: string, headers: Headers): RouteMatch {
   const preferred = guessDialect(path, headers);
   const ordered = [preferred, ...DIALECTS.filter((dialect) => dialect !== preferred)];
@@ -39,7 +42,7 @@ export function matchRoute(method: string, path: string, headers: Headers): Rout
 
 const MODEL = '{model}';
 
-/** The model in the path; `null` for a route without one; `undefined` when the path does not match the route. */
+/** Returns the model in the path; `null` for a route without a model, and `undefined` when the path does not match the route. */
 function matchPath(route: Route, path: string): string | null | undefined {
   const at = route.path.indexOf(MODEL);
   if (at < 0) return route.path === path ? null : undefined;
@@ -47,13 +50,13 @@ function matchPath(route: Route, path: string): string | null | undefined {
   const tail = route.path.slice(at + MODEL.length);
   if (path.length <= head.length + tail.length || !path.startsWith(head) || !path.endsWith(tail)) return undefined;
   const model = path.slice(head.length, path.length - tail.length);
-  // A name such as `org/model:7b` can be distinguished from more path segments only when a verb follows it.
+  // A model name such as `org/model:7b` can be distinguished from further path segments only when a verb follows it.
   return tail === '' && /[/:]/.test(model) ? undefined : model;
 }
 
 const RESPONSES_PATH = /^(?:\/v1)?\/responses(?:\/|$)/;
 
-/** Paths of Google's API: those of the beta version, and those that end in a verb after the model. */
+/** Matches paths of Google's API: those of the beta version, and those that end in a verb after the model. */
 const GEMINI_PATH = /^\/v1beta\/|^\/v1\/models\/.+:[a-zA-Z]+$/;
 
 function guessDialect(path: string, headers: Headers): Dialect {

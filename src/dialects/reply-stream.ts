@@ -19,7 +19,7 @@ export function typedEvent(type: string, data: object): string {
 export class SentDeltas {
   private reasoning = 0;
   private text = 0;
-  /** Characters of argument text sent per call, by call index. */
+  /** Number of characters of argument text that were sent for each call, by call index. */
   private readonly calls: number[] = [];
 
   add(delta: ReplyDelta): void {
@@ -40,8 +40,8 @@ export class SentDeltas {
   }
 
   /**
-   * Returns the deltas that complete the message. Those of the open call come first, because a delta of another kind closes it.
-   * Throws `engine_error` when more was sent than the message contains, or when an earlier call than the open one is incomplete.
+   * Returns the deltas that complete the message. The deltas of the call that is still open come first, because a delta of another kind
+   * closes it. Throws `engine_error` when more was sent than the message contains, or when a call before the open one is incomplete.
    */
   missingFrom(message: AssistantMessage): ReplyDelta[] {
     const deltas: ReplyDelta[] = [];

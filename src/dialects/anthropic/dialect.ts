@@ -6,7 +6,7 @@ import { encodeMessagesReply } from './reply.ts';
 import { parseMessagesCount, parseMessagesRequest } from './request.ts';
 import { MESSAGES_HEARTBEAT, openMessagesStream } from './stream.ts';
 
-/** Anthropic Messages. Claude Code probes `/` or `/api/hello` before its first call. */
+/** The dialect of Anthropic's Messages API. Claude Code probes `/` or `/api/hello` before its first call. */
 export const anthropic: Dialect = {
   name: 'anthropic',
   routes: [
@@ -47,15 +47,15 @@ function errorObject(error: FloeError): object {
   const lost = lostThreadOf(error);
   if (lost !== null) {
     const message = `thread.previous_message_id: there is no response ${lost} in this session`;
-    // On this code the official clients send the whole conversation instead.
+    // When they receive this code, the official clients send the whole conversation instead.
     return { type: 'error', error: { type: 'not_found_error', message, details: { error_code: 'thread_not_found' } } };
   }
-  // Clients recognise an overlong prompt by these words; the engine's message follows them.
+  // Clients recognise an overlong prompt by the words at the start; the engine's message follows them.
   const message = isContextOverflow(error) ? `prompt is too long: ${error.message}` : error.message;
   return { type: 'error', error: { type: errorType(clientStatus(error)), message } };
 }
 
-/** The unknown completion that a request continues; `null` for any other error. */
+/** Returns the id of the unknown completion that a request continues; `null` for any other error. */
 function lostThreadOf(error: FloeError): string | null {
   const { unknown_response } = error.details;
   return typeof unknown_response === 'string' ? unknown_response : null;

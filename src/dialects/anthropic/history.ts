@@ -15,12 +15,13 @@ import {
 } from './schema.ts';
 
 /**
- * Start of Claude Code's first system block, which holds client version, entry point and a hash or nonce. The block changes within
- * a session, so it would break every common prefix, and it is of no use to the model. A block with further lines is a prompt.
+ * Start of Claude Code's first system block, which holds the client version, the entry point and a hash or nonce. The block is removed,
+ * because it changes within a session and would break every common prefix, and is of no use to the model. A block with further lines is
+ * a prompt and is kept.
  */
 const BILLING_PREFIX = 'x-anthropic-billing-header:';
 
-/** `at` is the path of the text in the request, for error messages. */
+/** Adds system text to the conversation. `at` is the path of the text in the request, for error messages. */
 export function addSystem(conversation: Conversation, system: unknown, at: string): void {
   const texts =
     typeof system === 'string'
@@ -32,7 +33,10 @@ export function addSystem(conversation: Conversation, system: unknown, at: strin
   if (typeof content === 'string' && content !== '') conversation.system(content);
 }
 
-/** Without a regular expression, which would take quadratic time on a long run of white space at the end of the line. */
+/**
+ * Whether a system block is the billing header. It is tested without a regular expression, which would take quadratic time on a long run
+ * of white space at the end of the line.
+ */
 function isBillingBlock(text: string): boolean {
   return text.startsWith(BILLING_PREFIX) && !text.trimEnd().includes('\n');
 }
@@ -55,7 +59,10 @@ export function addMessage(
   }
 }
 
-/** Adds the tool results first, because they answer the assistant message; the other blocks follow as one user message. */
+/**
+ * Adds a user message. Its tool results come first, because they answer the assistant message; the other blocks follow as one user
+ * message.
+ */
 function addUser(conversation: Conversation, content: unknown, at: string): void {
   if (typeof content === 'string') {
     conversation.user(content);
@@ -112,7 +119,7 @@ function partOf(conversation: Conversation, block: WirePart): ContentPart | null
   }
 }
 
-/** Position of each kind of block in the canonical assistant message: thinking, then text, then calls. */
+/** Order of the kinds of blocks in the canonical assistant message: thinking, then text, then calls. */
 const BLOCK_ORDER = { thinking: 0, text: 1, tool_use: 2 } as const;
 
 function addAssistant(conversation: Conversation, content: unknown, at: string): void {
@@ -157,7 +164,7 @@ function addAssistant(conversation: Conversation, content: unknown, at: string):
 
 const unparsedInputSchema = z.strictObject({ __unparsedToolInput: z.looseObject({ raw: z.string() }) });
 
-/** The arguments as sampled when Claude Code marked them as unparsable, otherwise the JSON text of the input. */
+/** Returns the arguments as sampled when Claude Code marked them as unparsable, otherwise the JSON text of the input. */
 function argumentsOf({ input }: Extract<WireAssistantBlock, { type: 'tool_use' }>): string {
   if (input === undefined) return '{}';
   const unparsed = unparsedInputSchema.safeParse(input);

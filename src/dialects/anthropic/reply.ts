@@ -23,8 +23,8 @@ export function encodeMessagesReply(reply: CanonicalReply): string {
 }
 
 /**
- * JSON text of a `tool_use` block's `input`. Arguments that are a JSON object are inserted exactly as sampled. The API allows
- * nothing else in this field, so other text is wrapped under the key that Claude Code uses for arguments it could not parse.
+ * Returns the JSON text of the `input` of a `tool_use` block. Arguments that are a JSON object are inserted exactly as sampled. The API
+ * allows nothing else in this field, so other text is wrapped under the key that Claude Code uses for arguments it could not parse.
  */
 function inputJson(call: ToolCall): string {
   const raw = call.function.arguments;
@@ -32,7 +32,7 @@ function inputJson(call: ToolCall): string {
   try {
     if (isJsonObject(JSON.parse(raw))) return raw;
   } catch {
-    // Not JSON: wrapped below.
+    // The text is not JSON and is wrapped below.
   }
   return JSON.stringify({ __unparsedToolInput: { raw, len: raw.length } });
 }
@@ -50,7 +50,7 @@ export function stopOf(reply: CanonicalReply): { stop_reason: string; stop_seque
   }
 }
 
-/** In this dialect `input_tokens` does not include the tokens that were read from the cache. */
+/** Makes the usage of a reply. In this dialect `input_tokens` does not include the tokens that were read from the cache. */
 export function usageOf(reply: CanonicalReply): object {
   const { prompt_tokens, completion_tokens, cached_tokens } = reply.usage;
   const cached = cached_tokens ?? 0;

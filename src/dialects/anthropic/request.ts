@@ -7,7 +7,7 @@ import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import { addMessage, addSystem } from './history.ts';
 import { countSchema, outputFormatSchema, REQUEST_NAME, requestSchema, type WireRequest } from './schema.ts';
 
-/** Fields that would change the prompt or the sampling, and that floe ignores. */
+/** Request fields that would change the prompt or the sampling, and that floe ignores. */
 const IGNORED_FIELDS = ['thinking', 'context_management', 'mcp_servers', 'container'] as const;
 
 /** Placeholder for the reply that the messages continue. The proxy replaces it with the recorded conversation. */
@@ -93,7 +93,7 @@ function toolsOf(request: WireRequest, conversation: Conversation): ChatTool[] {
   return tools;
 }
 
-/** `tools` is `null` when the request inherits those of an earlier one. */
+/** Translates the request's tool choice. `tools` is `null` when the request inherits the tools of an earlier one. */
 function toolChoiceOf(
   choice: WireRequest['tool_choice'],
   tools: readonly ChatTool[] | null,

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { jsonObjectSchema } from '../json-object.ts';
 
-/** What error messages call the request. */
+/** Name of the request in error messages. */
 export const REQUEST_NAME = 'messages request';
 
 const textBlockSchema = z.object({
@@ -39,7 +39,10 @@ const searchResultSchema = z.object({
 
 const toolReferenceSchema = z.object({ type: z.literal('tool_reference'), tool_name: z.string() });
 
-/** Blocks for actions and files of the vendor's servers. floe never sends them; a history from another provider may contain some. */
+/**
+ * Schema of the blocks for actions and files of the vendor's servers. floe never sends such blocks, but a history from another provider
+ * may contain them.
+ */
 const vendorBlockSchema = z.object({
   type: z.enum([
     'server_tool_use',
@@ -86,7 +89,7 @@ export const assistantBlocksSchema = z.array(
     textBlockSchema,
     z.object({ type: z.literal('thinking'), thinking: z.string(), signature: z.string().nullish() }),
     z.object({ type: z.literal('redacted_thinking') }),
-    // Claude Code returns the arguments that the policy wrote, which need not be an object.
+    // The input may be any value: Claude Code returns the arguments that the policy wrote, which need not be an object.
     z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: z.unknown() }),
     vendorBlockSchema,
   ]),
@@ -111,20 +114,23 @@ const toolChoiceSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('tool'), name: z.string(), ...parallelFlag }),
 ]);
 
-/** A conversation that the server stores. A request that continues one sends only new messages and keeps system text and tools. */
+/**
+ * Schema of a reference to a conversation that the server stores. A request that continues one sends only new messages and keeps system
+ * text and tools.
+ */
 const threadSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('create') }),
   z.object({ type: z.literal('continue'), previous_message_id: z.string() }),
 ]);
 
-/** A Messages request. The blocks that a message may contain depend on its role, so contents are checked when they are read. */
+/** Schema of a Messages request. The blocks that a message may contain depend on its role, so contents are checked when they are read. */
 export const requestSchema = z.object({
   model: z.string(),
   messages: z.array(z.object({ role: z.enum(['user', 'assistant', 'system']), content: z.unknown() })).min(1),
   system: z.unknown().optional(),
   tools: z.array(toolSchema).nullish(),
   tool_choice: toolChoiceSchema.nullish(),
-  // The field and its form have changed between API versions, so only the schema inside it is checked.
+  // Only the schema inside this field is checked, because the field and its form have changed between API versions.
   output_config: z.object({ effort: z.unknown().optional(), format: z.unknown().optional() }).nullish(),
   output_format: z.unknown().optional(),
   stream: z.boolean().nullish(),
@@ -141,7 +147,7 @@ export const requestSchema = z.object({
 });
 export type WireRequest = z.output<typeof requestSchema>;
 
-/** A `count_tokens` request, in which clients leave out the fields that only a generation needs. */
+/** Schema of a `count_tokens` request, in which clients leave out the fields that only a generation needs. */
 export const countSchema = requestSchema.extend({ model: z.string().default('') });
 
 export const outputFormatSchema = z.object({ schema: jsonObjectSchema });

@@ -3,43 +3,46 @@ import type { CallKind } from '../../schema/index.ts';
 import type { Headers } from '../dialect.ts';
 import type { PromptView } from './prompt-view.ts';
 
-/** What the headers of a call state. */
+/** What the headers of a call state about its agent and its purpose. */
 export type HeaderFacts = {
-  /** The agent that makes the call; `null` when the headers do not name it and the prompt decides. */
+  /** The agent that makes the call; `null` when the headers do not name it, so that the prompt decides. */
   readonly agent: { readonly kind: 'main' } | { readonly kind: 'subagent'; readonly id: string | null } | null;
   /** Purpose of the call; `null` for the agent's own work, or when the headers do not state it. */
   readonly purpose: CallKind | null;
 };
 
 /**
- * Rules that classify the calls of one harness and of its forks. All are pure and never throw. Each must be narrow enough that no
- * other harness's call matches it: the harnesses are tried in order, and the first match wins.
+ * Rules that classify the calls of one harness and of its forks. All functions are pure and never throw. Each must be narrow enough that
+ * no other harness's call matches it: the harnesses are tried in order, and the first match counts.
  */
 export type HarnessRules = {
-  /** `null` when the headers are not this harness's. */
+  /** Reads the headers of a call; `null` when they are not those of this harness. */
   readonly headers?: (headers: Headers) => HeaderFacts | null;
-  /** Purpose that the prompt shows; `null` for the agent's own work, or when the prompt is another harness's. */
+  /** Determines the purpose from the prompt; `null` for the agent's own work, or when the prompt is another harness's. */
   readonly purpose?: (call: PromptView) => CallKind | null;
-  /** Whether the prompt is a sub-agent's. */
+  /** Whether the prompt is that of a sub-agent of this harness. */
   readonly subagent?: (call: PromptView) => boolean;
 };
 
-/** The first value of a header; `null` when it is missing or empty. A sandboxed agent may send a header several times. */
+/** Returns the first value of a header; `null` when it is missing or empty. A sandboxed agent may send a header several times. */
 export function headerOf(headers: Headers, name: string): string | null {
   const value = headers[name];
   const first = Array.isArray(value) ? value[0] : value;
   return first === undefined || first === '' ? null : first;
 }
 
-/** Claude Code's request for a summary: of the whole conversation, of its recent part, or of the one that a session continues. */
+/**
+ * Matches Claude Code's request for a summary: of the whole conversation, of its recent part, or of the conversation that a session
+ * continues.
+ */
 const CLAUDE_SUMMARY_REQUEST =
   /(?:^|\n)Your task is to create a detailed summary of (?:the conversation so far|the RECENT portion of the conversation|this conversation)/;
-/** Tag that every form of that request requires around the answer. */
+/** Tag that every form of Claude Code's summary request requires around the answer. */
 const CLAUDE_SUMMARY_TAG = '<summary>';
 
 /**
- * Claude Code names the sub-agent in a header. A summary request has the system prompt, tools and messages of the request before
- * it plus one user text; a sub-agent's also has the header. Older versions request a title when they start.
+ * Rules for Claude Code. It names the sub-agent in a header. A summary request has the system prompt, tools and messages of the request
+ * before it, plus one user text; a sub-agent's summary request also has the header. Older versions request a title when they start.
  */
 const claudeCode: HarnessRules = {
   headers(headers) {
@@ -53,12 +56,12 @@ const claudeCode: HarnessRules = {
   },
 };
 
-/** Matches a request for an object with only a title. Other harnesses request titles in the same way. */
+/** Whether the call requests an object with only a title. Other harnesses request titles in the same way. */
 function isTitleRequest(call: PromptView): boolean {
   return call.requestsFields('title') && !call.hasReply();
 }
 
-/** Codex's metadata header has about a kilobyte, but a sandboxed agent could send any size. */
+/** Longest metadata header of Codex that is parsed. The real header has about a kilobyte, but a sandboxed agent could send any size. */
 const MAX_CODEX_METADATA_CHARS = 16_384;
 const codexMetadataSchema = z.looseObject({
   request_kind: z.string().optional(),
@@ -67,7 +70,10 @@ const codexMetadataSchema = z.looseObject({
 });
 type CodexMetadata = z.output<typeof codexMetadataSchema>;
 
-/** Codex's `request_kind`s that are not the agent's own work. Unknown kinds, such as those of later versions, count as its work. */
+/**
+ * Codex's `request_kind`s that are not the agent's own work. Kinds that are not listed, such as those of later versions, count as the
+ * agent's work.
+ */
 const CODEX_REQUEST_KINDS: Readonly<Record<string, CallKind>> = { compaction: 'compaction', prewarm: 'probe' };
 
 /** Codex's sub-agents that serve the program itself. All other sub-agents work on the task. */
@@ -78,7 +84,10 @@ const CODEX_SUBAGENT_KINDS: Readonly<Record<string, CallKind>> = {
 
 const CODEX_SUMMARY_REQUEST = 'You are performing a CONTEXT CHECKPOINT COMPACTION.';
 
-/** Codex sends thread, parent thread and purpose of every call in headers. The prompt decides only when they are missing. */
+/**
+ * Rules for Codex. It sends the thread, the parent thread and the purpose of every call in headers. The prompt decides only when these
+ * headers are missing.
+ */
 const codex: HarnessRules = {
   headers(headers) {
     const metadata = codexMetadataOf(headers);
@@ -119,8 +128,8 @@ const OPENCODE_TITLE_PROMPT = 'You are a title generator. You output ONLY a thre
 const OPENCODE_SUMMARY_PROMPT = 'You are a context summarization agent.';
 
 /**
- * opencode runs each sub-agent in a separate session and names the parent session in a header. Its summary requests name no
- * parent, so a sub-agent's summary counts as the main agent's.
+ * Rules for opencode. It runs each sub-agent in a separate session and names the parent session in a header. Its summary requests name
+ * no parent, so a sub-agent's summary counts as the main agent's.
  */
 const opencode: HarnessRules = {
   headers(headers) {
@@ -134,7 +143,7 @@ const opencode: HarnessRules = {
   },
 };
 
-/** Copilot CLI marks a sub-agent's call in a header that does not identify the sub-agent. */
+/** Rules for Copilot CLI. It marks a sub-agent's call in a header that does not identify the sub-agent. */
 const copilotCli: HarnessRules = {
   headers(headers) {
     if (headerOf(headers, 'x-interaction-type') !== 'conversation-subagent') return null;
@@ -142,7 +151,7 @@ const copilotCli: HarnessRules = {
   },
 };
 
-/** Gemini CLI's sub-agents end their work with this tool, and the system prompt of each one contains this sentence. */
+/** Tool with which Gemini CLI's sub-agents end their work. The system prompt of each sub-agent also contains the sentence below. */
 const GEMINI_SUBAGENT_TOOL = 'complete_task';
 const GEMINI_SUBAGENT_MARK = 'ONLY way to complete your mission';
 
@@ -150,7 +159,7 @@ const GEMINI_SNAPSHOT_PROMPT = 'You are a specialized system component responsib
 /** Tag around the summary that Gemini CLI and its fork Qwen Code request. */
 const SNAPSHOT_TAG = '<state_snapshot>';
 
-/** Fields of the JSON replies by which the program decides who speaks next, whether the agent loops, and which model to call. */
+/** Fields of the JSON replies with which Gemini CLI decides which side speaks next, whether the agent loops, and which model to call. */
 const GEMINI_ROUTING_FIELDS = [
   ['reasoning', 'next_speaker'],
   ['unproductive_state_analysis', 'unproductive_state_confidence'],
@@ -158,7 +167,7 @@ const GEMINI_ROUTING_FIELDS = [
   ['complexity_reasoning', 'complexity_score'],
 ] as const;
 
-/** Gemini CLI sends no headers that identify agent or purpose. */
+/** Rules for Gemini CLI, which sends no headers that identify the agent or the purpose of a call. */
 const geminiCli: HarnessRules = {
   purpose(call) {
     if (GEMINI_ROUTING_FIELDS.some((fields) => call.requestsFields(...fields))) return 'routing';
@@ -170,7 +179,7 @@ const geminiCli: HarnessRules = {
   },
 };
 
-/** Part of the system prompt of every Qwen Code sub-agent. */
+/** Sentence that the system prompt of every Qwen Code sub-agent contains. */
 const QWEN_SUBAGENT_MARK = 'return the final result as a normal model response (not a tool call) and stop';
 
 const QWEN_SUMMARY_PROMPT =
@@ -183,9 +192,9 @@ const QWEN_MEMORY_PROMPTS = [
 ] as const;
 
 /**
- * Qwen Code sends no headers that identify agent or purpose. It requests a summary in two ways: after the conversation, with the
- * agent's own prompt and tools, where the vendor caches prompts; otherwise without tools and with a summary prompt as system text.
- * Its JSON requests are those of Gemini CLI, of which it is a fork.
+ * Rules for Qwen Code, which sends no headers that identify the agent or the purpose of a call. It requests a summary in two ways: after
+ * the conversation, with the agent's own prompt and tools, if the vendor caches prompts; otherwise without tools and with a summary
+ * prompt as system text. Its JSON requests are those of Gemini CLI, of which it is a fork.
  */
 const qwenCode: HarnessRules = {
   purpose(call) {
@@ -205,7 +214,10 @@ function isQwenMemory(call: PromptView): boolean {
 
 const PI_SUMMARY_PROMPT = 'You are a context summarization assistant.';
 
-/** pi has no sub-agents. It summarises the conversation, or the beginning of a long one, in a request with one user message. */
+/**
+ * Rules for pi, which has no sub-agents. It summarises the conversation, or the beginning of a long one, in a request with one user
+ * message.
+ */
 const pi: HarnessRules = {
   purpose(call) {
     const isSummary = call.toolCount === 0 && !call.hasReply() && call.system.startsWith(PI_SUMMARY_PROMPT);

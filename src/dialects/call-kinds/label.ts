@@ -5,17 +5,17 @@ import { MAIN_THREAD, type Prompt, PromptView, threadOfId } from './prompt-view.
 
 type CallLabel = { readonly thread: string; readonly callKind: CallKind };
 
-/** The parts of a canonical request that decide its label. */
+/** The parts of a request that decide its thread and its purpose. */
 type LabelInput = Prompt & { readonly headers: Headers };
 
-/** Headers that identify one run of a harness. An agent may start its harness twice with the same prompt. */
+/** Headers that identify one run of a harness. They are needed because an agent may start its harness twice with the same prompt. */
 const SESSION_HEADERS = ['x-claude-code-session-id', 'x-session-id', 'session-id', 'session_id'] as const;
 
 /**
- * Determines which agent thread a request belongs to and what it is for. Headers decide where the harness sends them. Otherwise
- * the prompt decides, by its tools, the requested JSON schema and the wording of the harness's own requests. The main agent's
- * thread is `main`, including its summaries. An unknown request counts as the main agent's: a wrong `main` label adds a useless
- * sample, whereas a wrong auxiliary label loses a good one.
+ * Determines which agent thread a request belongs to and what its purpose is. Headers decide where the harness sends them. Otherwise the
+ * prompt decides, by its tools, the requested JSON schema and the wording of the harness's own requests. The main agent's thread is
+ * `main`, including its summaries. An unknown request counts as the main agent's: a wrong `main` label adds a useless sample, whereas a
+ * wrong auxiliary label loses a good one.
  */
 export function labelCall({ headers, ...prompt }: LabelInput): CallLabel {
   const facts = factsOf(headers);
@@ -27,7 +27,7 @@ export function labelCall({ headers, ...prompt }: LabelInput): CallLabel {
 }
 
 /**
- * A key of everything that headers state about thread, purpose and run. Requests with equal bodies and different keys are
+ * Returns a key of everything that headers state about thread, purpose and run. Requests with equal bodies and different keys are
  * different calls; requests with equal bodies and equal keys have the same label.
  */
 export function threadKeyOf(headers: Headers): string {
@@ -44,7 +44,7 @@ function isSubagent(call: PromptView): boolean {
   return HARNESS_RULES.some((rules) => rules.subagent?.(call) === true);
 }
 
-/** The first result that is not `null`, over all harnesses; `null` when no harness's rule matches. */
+/** Returns the first result of `match` that is not `null`, over the rules of all harnesses; `null` when no harness's rules match. */
 function firstMatch<T>(match: (rules: HarnessRules) => T | null): T | null {
   for (const rules of HARNESS_RULES) {
     const result = match(rules);

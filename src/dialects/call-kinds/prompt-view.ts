@@ -3,17 +3,17 @@ import { z } from 'zod';
 import type { ChatMessage, ChatTool, Content, ResponseFormat } from '../../schema/index.ts';
 import { jsonObjectSchema } from '../json-object.ts';
 
-/** Hexadecimal digits of a digest that names a thread; enough to distinguish the threads of one session. */
+/** Number of hexadecimal digits of a digest that names a thread, enough to distinguish the threads of one session. */
 const DIGEST_DIGITS = 16;
 
-/** Longest agent thread name. Names come from a sandboxed agent and are stored with every call; a UUID has 36 characters. */
+/** Longest name of an agent thread. Names come from a sandboxed agent and are stored with every call; a UUID has 36 characters. */
 const MAX_THREAD_CHARS = 128;
 const PRINTABLE_NAME = /^[\x21-\x7e]+$/;
 
-/** Thread of the agent that received the task. */
+/** Name of the thread of the agent that received the task. */
 export const MAIN_THREAD = 'main';
 
-/** The part of a JSON Schema that names the fields of an object. */
+/** Schema of the part of a JSON Schema that names the fields of an object. */
 const objectSchema = z.looseObject({ properties: jsonObjectSchema });
 
 export type Prompt = {
@@ -22,10 +22,10 @@ export type Prompt = {
   readonly responseFormat: ResponseFormat | undefined;
 };
 
-/** The properties of a prompt that the rules of harnesses test. */
+/** Gives the rules of harnesses access to the properties of a prompt that they test. */
 export class PromptView {
   readonly toolCount: number;
-  /** Text of the leading system message; empty when there is none. */
+  /** Text of the system message at the start; an empty string when there is no such message. */
   readonly system: string;
   private readonly prompt: Prompt;
 
@@ -40,7 +40,7 @@ export class PromptView {
     return this.prompt.tools.some((tool) => tool.function.name === name);
   }
 
-  /** Text of the last message when it is a user message; otherwise empty, also after a tool result. */
+  /** Returns the text of the last message when it is a user message; otherwise an empty string, also after a tool result. */
   lastUserText(): string {
     const last = this.prompt.messages.at(-1);
     return last?.role === 'user' ? textOf(last.content) : '';
@@ -60,8 +60,8 @@ export class PromptView {
   }
 
   /**
-   * A thread name for a sub-agent without an id: a digest of its system prompt and its first user message. Both are part of each
-   * of its requests, and two agents share them only when they have the same task. Tools are left out because they may change
+   * Returns a thread name for a sub-agent without an id: a digest of its system prompt and its first user message. Each of its requests
+   * contains both, and two agents have the same two texts only when they have the same task. Tools are left out because they may change
    * while the agent works.
    */
   threadName(): string {
@@ -72,15 +72,15 @@ export class PromptView {
   private requestedSchema(): unknown {
     const { responseFormat, tools } = this.prompt;
     if (tools.length === 0) return responseFormat?.type === 'json_schema' ? responseFormat.json_schema.schema : null;
-    // Qwen Code requests JSON by offering one tool that must be called.
+    // Qwen Code requests JSON by offering a single tool that the model must call.
     const [only] = tools;
     return tools.length === 1 && only?.function.name === 'respond_in_schema' ? only.function.parameters : null;
   }
 }
 
 /**
- * The thread of the agent that a header names. An id that is too long, contains other than printable ASCII characters, or equals
- * the main agent's name is replaced by its digest.
+ * Returns the thread name of an agent whose id a header states. An id that is too long, contains other than printable ASCII characters,
+ * or equals the main agent's name is replaced by its digest.
  */
 export function threadOfId(id: string): string {
   const isUsable = id.length <= MAX_THREAD_CHARS && PRINTABLE_NAME.test(id) && id !== MAIN_THREAD;

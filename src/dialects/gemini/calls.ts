@@ -1,12 +1,12 @@
 import { isJsonObject, type JsonObject } from '../json-object.ts';
 import type { WireContent } from './schema.ts';
 
-/** A call of an assistant turn: its canonical id, and whether the client sent that id. */
+/** A call of an assistant turn, with its canonical id and whether the client sent that id. */
 export type TurnCall = { readonly id: string; readonly name: string; readonly hasWireId: boolean };
 
 /**
- * Generates ids for calls that have none. An id is the same in every request of a growing conversation, and never equal to an id
- * that the client sent.
+ * Generates ids for calls that have none. A call gets the same id in every request of a growing conversation, and never an id that the
+ * client sent.
  */
 export class CallIds {
   private readonly contents: readonly WireContent[];
@@ -16,11 +16,12 @@ export class CallIds {
     this.contents = contents;
   }
 
-  /** The id of call number `index` of assistant turn number `turn`. */
+  /** Returns the id of call number `index` of assistant turn number `turn`. */
   idOf(turn: number, index: number): string {
     this.wireIds ??= wireIdsOf(this.contents);
     let id = `call_${turn}_${index}`;
-    // Each iteration rules out another id of the client, so all calls together take no more iterations than there are such ids.
+    // Each iteration rules out another id of the client, so the loops for all calls together take no more iterations than the client has
+    // sent ids.
     while (this.wireIds.has(id)) id += '_';
     return id;
   }
@@ -37,7 +38,10 @@ function wireIdsOf(contents: readonly WireContent[]): Set<string> {
   return ids;
 }
 
-/** Indexes of calls in order. `next` only grows, so that answered calls are skipped once and pairing takes linear time. */
+/**
+ * Indexes of calls in order. `next` is the first index that may still be unanswered. It only grows, so that answered calls are skipped
+ * once and pairing takes linear time.
+ */
 type Queue = { readonly indexes: number[]; next: number };
 
 /** The calls of one assistant turn that have no result yet. */
@@ -61,9 +65,9 @@ export class OpenCalls {
   }
 
   /**
-   * The id of the call that a result answers: the call with the result's id; for a result without an id, the first open call with
-   * its name, otherwise the first open call. An unknown id counts as missing when some call of the turn has no id. `null` when no
-   * open call matches.
+   * Finds the call that a tool result answers and returns its id. This is the call with the result's id; for a result without an id, it
+   * is the first open call with its name, otherwise the first open call. An unknown id counts as missing when some call of the turn has
+   * no id. Returns `null` when no open call matches.
    */
   answer(name: string, id: string | null): string | null {
     const withId = id === null ? undefined : this.byId.get(id);
@@ -89,12 +93,12 @@ function enqueue(queues: Map<string, Queue>, key: string, index: number): void {
   else queue.indexes.push(index);
 }
 
-/** Key under which argument text that is not a JSON object is wrapped, since `args` must be one. Claude Code uses the same key. */
+/** Key under which argument text that is not a JSON object is wrapped, because `args` must be an object. Claude Code uses the same key. */
 const UNPARSED_KEY = '__unparsedToolInput';
 
 /**
- * JSON text of `args`. A sampled JSON object is inserted exactly as sampled, so that the order of keys and the spelling of numbers
- * are kept. Any other text is wrapped, and so is an object that itself has the form of a wrapped one.
+ * Returns the JSON text of `args`. A sampled JSON object is inserted exactly as sampled, so that the order of keys and the spelling of
+ * numbers are kept. Any other text is wrapped, and so is an object that itself has the form of a wrapped one.
  */
 export function argsJson(raw: string): string {
   if (raw.trim() === '') return '{}';
@@ -102,17 +106,17 @@ export function argsJson(raw: string): string {
     const parsed: unknown = JSON.parse(raw);
     if (isJsonObject(parsed) && unwrapArgs(parsed) === null) return raw;
   } catch {
-    // Not JSON: wrapped below.
+    // The text is not JSON and is wrapped below.
   }
   return JSON.stringify({ [UNPARSED_KEY]: { raw, len: raw.length } });
 }
 
-/** Argument text of `args` that a client returned: the raw text of wrapped ones, otherwise compact JSON. */
+/** Returns the argument text of `args` that a client returned: the raw text of wrapped arguments, otherwise compact JSON. */
 export function argumentText(args: JsonObject): string {
   return unwrapArgs(args) ?? JSON.stringify(args);
 }
 
-/** The raw text of wrapped arguments; `null` when the arguments are not wrapped. */
+/** Returns the raw text of wrapped arguments; `null` when the arguments are not wrapped. */
 function unwrapArgs(args: JsonObject): string | null {
   if (!Object.hasOwn(args, UNPARSED_KEY) || Object.keys(args).length !== 1) return null;
   const inner = args[UNPARSED_KEY];

@@ -5,7 +5,7 @@ import { encodeGenerateReply } from './reply.ts';
 import { parseCountRequest, parseGenerateRequest } from './request.ts';
 import { generateFraming, openGenerateStream } from './stream.ts';
 
-/** Google's Generative Language API, as Gemini CLI and the `@google/genai` clients use it. */
+/** The dialect of Google's Generative Language API, as Gemini CLI and the `@google/genai` clients use it. */
 export const gemini: Dialect = {
   name: 'gemini',
   routes: ['/v1beta', '/v1'].flatMap((version): Route[] => [
@@ -25,8 +25,9 @@ export const gemini: Dialect = {
   encodeCount: (tokens) => JSON.stringify({ totalTokens: tokens }),
   encodeError: (error) => ({ status: clientStatus(error), body: JSON.stringify(errorObject(error)) }),
   /**
-   * Plain JSON, also in a stream of events: `@google/genai` up to 2.21, and with it Gemini CLI and pi, detects an error only in a
-   * piece of the response that is JSON by itself. It reads an event that contains an error as a response without candidates.
+   * Encodes an error as plain JSON, also in a stream of events: `@google/genai` up to 2.21, and with it Gemini CLI and pi, detects an
+   * error only in a piece of the response that is JSON by itself. It reads an event that contains an error as a response without
+   * candidates.
    */
   encodeStreamError(error, { streamAsArray }) {
     const body = JSON.stringify(errorObject(error));

@@ -6,10 +6,13 @@ import { decodeThoughtSignature } from '../opaque-fields.ts';
 import { argumentText, CallIds, OpenCalls, type TurnCall } from './calls.ts';
 import { REQUEST_NAME, type WireContent, type WireMedia, type WirePart, type WireResult } from './schema.ts';
 
-/** The fields of which a part has exactly one. */
+/** Names of the fields that state the kind of a part. A part has exactly one of them. */
 type PartKind = Exclude<keyof WirePart, 'thought' | 'thoughtSignature'>;
 
-/** Adds `contents` to a conversation; `at` is their path in the request. Throws `schema_violation`. */
+/**
+ * Adds `contents` to a conversation; `at` is their path in the request. Throws `schema_violation` for a part that its role may not
+ * contain.
+ */
 export function addContents(conversation: Conversation, contents: readonly WireContent[], at: string): void {
   const reader = new ContentsReader(conversation, contents);
   for (const [index, { role, parts }] of contents.entries()) {
@@ -20,7 +23,7 @@ export function addContents(conversation: Conversation, contents: readonly WireC
   reader.closeTurn();
 }
 
-/** The text of a system instruction. Parts of other kinds are dropped. */
+/** Returns the text of a system instruction. Parts of other kinds are dropped. */
 export function instructionText(conversation: Conversation, parts: readonly WirePart[], at: string): string {
   const texts: ContentPart[] = [];
   for (const [index, part] of parts.entries()) {
@@ -31,7 +34,7 @@ export function instructionText(conversation: Conversation, parts: readonly Wire
   return typeof content === 'string' ? content : '';
 }
 
-/** A tool result whose images may follow in the next parts. */
+/** A tool result that is not complete yet, because its images may follow in the next parts. */
 type OpenResult = { readonly callId: string; readonly parts: ContentPart[] };
 
 class ContentsReader {
@@ -46,13 +49,16 @@ class ContentsReader {
     this.ids = new CallIds(contents);
   }
 
-  /** Adds a content with the role `model`. Consecutive ones are one assistant turn, because clients split and join them. */
+  /** Adds a content with the role `model`. Consecutive ones form one assistant turn, because clients split and join them. */
   model(parts: readonly WirePart[], at: string): void {
     this.turn ??= new AssistantTurn(this.turnCount++, this.ids);
     for (const [index, part] of parts.entries()) this.modelPart(this.turn, part, `${at}.${index}`);
   }
 
-  /** Adds the tool results first, because they answer the assistant turn; the other parts follow as one user message. */
+  /**
+   * Adds a content with the role `user`. Its tool results come first, because they answer the assistant turn; the other parts follow as
+   * one user message.
+   */
   user(parts: readonly WirePart[], at: string): void {
     this.closeTurn();
     const rest: ContentPart[] = [];
@@ -160,7 +166,10 @@ class ContentsReader {
     return { callId, parts };
   }
 
-  /** Google's API defines the fields `output` and `error` for a result; an object with any other field is itself the result. */
+  /**
+   * Converts the response of a tool result to text. Google's API defines the fields `output` and `error`; an object with any other field
+   * is itself the result.
+   */
   private resultText(response: JsonObject | null): string {
     if (response === null) return '';
     const [field, ...others] = Object.keys(response);
@@ -175,7 +184,7 @@ class ContentsReader {
   }
 }
 
-/** The kind of a part; `null` when it has no field that is known here. Throws `schema_violation` when it has several. */
+/** Returns the kind of a part; `null` when it has no field that is known here. Throws `schema_violation` when it has several. */
 function kindOf(part: WirePart, at: string): PartKind | null {
   let kind: PartKind | null = null;
   // The schema removes unknown fields, so every key is one of WirePart's.
@@ -196,17 +205,17 @@ type WireCall = NonNullable<WirePart['functionCall']>;
 /** Builds the canonical message of one assistant turn from its parts. */
 class AssistantTurn {
   readonly calls: TurnCall[] = [];
-  /** The completion that the turn's signatures name; `null` when they name none. */
+  /** Id of the completion that the turn's signatures name; `null` when they name none. */
   completionId: string | null = null;
   private readonly index: number;
   private readonly ids: CallIds;
   private readonly toolCalls: ToolCall[] = [];
   private content = '';
   private reasoning = '';
-  /** Whether thought parts arrived since floe's last signature, in which case the next signature repeats them. */
+  /** Whether thought parts arrived after floe's last signature. The next signature then repeats the text of these parts. */
   private hasUnsignedThought = false;
 
-  /** `index` is the number of assistant turns before this one. */
+  /** Starts an assistant turn. `index` is the number of assistant turns before this one. */
   constructor(index: number, ids: CallIds) {
     this.index = index;
     this.ids = ids;
@@ -221,7 +230,10 @@ class AssistantTurn {
     this.hasUnsignedThought = true;
   }
 
-  /** Restores the thinking in a signature, unless thought parts already contained it. Signatures of others are ignored. */
+  /**
+   * Restores the thinking that a signature contains, unless thought parts already contained it. Signatures that floe did not make are
+   * ignored.
+   */
   signature(signature: string): void {
     const signed = decodeThoughtSignature(signature);
     if (signed === null) return;
@@ -231,7 +243,7 @@ class AssistantTurn {
   }
 
   call({ name, args, id: wireId }: WireCall): void {
-    // Protocol buffers encode a missing string as an empty one.
+    // An empty id counts as missing, because protocol buffers encode a missing string as an empty one.
     const hasWireId = Boolean(wireId);
     const id = wireId || this.ids.idOf(this.index, this.calls.length);
     this.calls.push({ id, name, hasWireId });

@@ -1,11 +1,14 @@
 import { isJsonObject, type JsonObject } from '../json-object.ts';
 
-/** Google's type names. JSON Schema does not allow them, so changing them to lower case is safe for both kinds of schema. */
+/**
+ * Google's type names and their JSON Schema names in lower case. JSON Schema does not allow Google's names, so converting them is safe
+ * for both kinds of schema.
+ */
 const TYPES: ReadonlyMap<unknown, string> = new Map(
   ['string', 'number', 'integer', 'boolean', 'array', 'object', 'null'].map((name) => [name.toUpperCase(), name]),
 );
 
-/** Keywords with 64-bit integers, which Google's JSON encodes as strings. */
+/** Schema keywords with 64-bit integers, which Google's JSON encodes as strings. */
 const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']);
 const SCHEMAS_BY_NAME = new Set(['properties', 'patternProperties', '$defs', 'definitions', 'defs']);
 const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems']);
@@ -19,8 +22,8 @@ const SPELLINGS: ReadonlyMap<string, string> = new Map(
 );
 
 /**
- * Converts a schema in Google's OpenAPI subset to JSON Schema: type names in lower case, `nullable` as the type `null`, counts as
- * numbers. Everything else is kept, so JSON Schema is returned unchanged.
+ * Converts a schema in Google's OpenAPI subset to JSON Schema: type names become lower case, `nullable` becomes the type `null`, and
+ * counts become numbers. Everything else is kept, so JSON Schema is returned unchanged.
  */
 export function jsonSchemaOf(schema: JsonObject): JsonObject {
   const entries: [string, unknown][] = [];
@@ -30,7 +33,7 @@ export function jsonSchemaOf(schema: JsonObject): JsonObject {
     if (key === 'type' && value === 'TYPE_UNSPECIFIED') continue;
     entries.push([key, convertedValue(key, value)]);
   }
-  // Not by assignment, which would set the prototype for a field named `__proto__`.
+  // The object is not built by assignment, because assigning to a field named `__proto__` would set the prototype.
   const plain = Object.fromEntries(entries);
   return schema.nullable === true ? withNull(plain) : plain;
 }

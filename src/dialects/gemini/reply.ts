@@ -17,8 +17,8 @@ export function encodeGenerateReply(reply: CanonicalReply): string {
 type CompleteCall = { readonly id: string; readonly name: string; readonly raw: string };
 
 /**
- * Encodes the parts of a reply as JSON. The first part after thinking repeats the thinking in its signature. When nothing was
- * signed before the first call, that call is signed, because some clients drop the ids of calls.
+ * Encodes the parts of a reply as JSON. The first part after thinking repeats the thinking in its signature. When nothing was signed
+ * before the first call, that call is signed, because some clients drop the ids of calls.
  */
 export class PartWriter {
   private readonly completionId: string;
@@ -38,14 +38,14 @@ export class PartWriter {
     return JSON.stringify({ text, ...(this.unsigned === '' ? {} : this.signature()) });
   }
 
-  /** The sampled argument text is inserted into the JSON unchanged. */
+  /** Encodes a call. The sampled argument text is inserted into the JSON unchanged. */
   call({ id, name, raw }: CompleteCall): string {
     const head = JSON.stringify({ id, name }).slice(0, -1);
     const tail = this.hasSignature && this.unsigned === '' ? '}' : JSON.stringify(this.signature()).slice(1);
     return `{"functionCall":${head},"args":${argsJson(raw)}}${tail === '}' ? '' : ','}${tail}`;
   }
 
-  /** An empty text part that carries the signature when the reply ends with thinking, as in Google's API; otherwise no part. */
+  /** Returns an empty text part that carries the signature when the reply ends with thinking, as in Google's API; otherwise no part. */
   finish(): string[] {
     return this.unsigned === '' ? [] : [this.text('')];
   }
@@ -59,12 +59,12 @@ export class PartWriter {
 }
 
 /**
- * Part of a reply without content. A response without parts makes `@google/genai` drop the reply from its history; with an empty
- * text it does not, and neither it nor Gemini CLI displays an empty text.
+ * The part that is sent for a reply without content. A response without parts makes `@google/genai` drop the reply from its history. A
+ * part with an empty text avoids this, and neither `@google/genai` nor Gemini CLI displays it.
  */
 export const EMPTY_PART = '{"text":""}';
 
-/** One GenerateContentResponse. `end` is the complete reply when this is its last response, otherwise `null`. */
+/** Encodes one GenerateContentResponse. `end` is the complete reply when this is its last response, otherwise `null`. */
 export function responseJson(head: ReplyHead, parts: readonly string[], end: CanonicalReply | null): string {
   const finish = end === null ? '' : `,"finishReason":"${finishOf(end)}"`;
   const tail = JSON.stringify({
@@ -87,7 +87,7 @@ function finishOf({ finishReason }: CanonicalReply): string {
   }
 }
 
-/** Thinking is included in `candidatesTokenCount`, because engines do not count it separately. */
+/** Makes the usage of a response. Thinking is included in `candidatesTokenCount`, because engines do not count it separately. */
 function usageOf({ usage }: CanonicalReply): object {
   const { prompt_tokens, completion_tokens, cached_tokens } = usage;
   return {

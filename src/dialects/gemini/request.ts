@@ -16,7 +16,7 @@ import {
   type WireRequest,
 } from './schema.ts';
 
-/** Settings that would change the sampling or the reply, and that floe ignores. */
+/** Generation settings that would change the sampling or the reply, and that floe ignores. */
 const IGNORED_SETTINGS = [
   'thinkingConfig',
   'responseLogprobs',
@@ -29,7 +29,7 @@ const IGNORED_SETTINGS = [
   'mediaResolution',
 ] as const satisfies readonly (keyof WireGeneration)[];
 
-/** Longest name of a hosted tool in a note. Names come from the client; all real ones are shorter. */
+/** Longest name of a hosted tool in a note. Names come from the client, and all real ones are shorter. */
 const MAX_TOOL_KIND_CHARS = 64;
 
 export function parseGenerateRequest(body: unknown, context: CallContext): CanonicalRequest {
@@ -44,7 +44,7 @@ export function parseGenerateRequest(body: unknown, context: CallContext): Canon
   return canonical(request, context, '');
 }
 
-/** A `countTokens` request contains either contents alone or a whole request in `generateContentRequest`. */
+/** Parses a `countTokens` request, which contains either contents alone or a whole request in `generateContentRequest`. */
 export function parseCountRequest(body: unknown, context: CallContext): CanonicalRequest {
   const { generateContentRequest } = parseAs(countSchema, body, REQUEST_NAME);
   if (!generateContentRequest) return canonical(parseAs(requestSchema, body, REQUEST_NAME), context, '');
@@ -52,7 +52,7 @@ export function parseCountRequest(body: unknown, context: CallContext): Canonica
   return canonical(parseAs(requestSchema, generateContentRequest, REQUEST_NAME, at), context, `${at}.`);
 }
 
-/** `at` is the prefix of field names in error messages. */
+/** Converts a parsed request to canonical form. `at` is the prefix of field names in error messages. */
 function canonical(request: WireRequest, context: CallContext, at: string): CanonicalRequest {
   const { headers, query } = context;
   const settings: WireGeneration = request.generationConfig ?? {};
@@ -96,7 +96,10 @@ function canonical(request: WireRequest, context: CallContext, at: string): Cano
   };
 }
 
-/** The model, from the path if it names one. A request inside a count request names it in the body, as a resource. */
+/**
+ * Returns the name of the model, from the path if the path has one. A request inside a count request names it in the body, as a
+ * resource.
+ */
 function modelOf(request: WireRequest, { model }: CallContext, at: string): string {
   const name = model ?? request.model?.replace(/^models\//, '');
   if (!name)

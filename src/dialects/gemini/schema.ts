@@ -1,12 +1,12 @@
 import { z } from 'zod';
 import { isJsonObject, type JsonObject, jsonObjectSchema } from '../json-object.ts';
 
-/** What error messages call the request. */
+/** Name of the request in error messages. */
 export const REQUEST_NAME = 'generate content request';
 
 /**
- * An object whose fields may also be spelled in snake_case, which Google's parser accepts. Errors name the field in camelCase.
- * Fields that are not in `shape` are dropped.
+ * Makes the schema of an object whose fields may also be spelled in snake_case, which Google's parser accepts. Errors name the field in
+ * camelCase. Fields that are not in `shape` are dropped.
  */
 function aliased<Shape extends z.ZodRawShape>(shape: Shape) {
   const spellings = new Map<string, string>();
@@ -29,7 +29,10 @@ function inCamelCase(value: JsonObject, spellings: ReadonlyMap<string, string>):
   return copy ?? value;
 }
 
-/** A list that may be written as one object. Google's parser accepts this, and Google's examples write `parts` in this form. */
+/**
+ * Makes the schema of a list that may also be written as one object. Google's parser accepts this, and Google's examples write `parts`
+ * in this form.
+ */
 function listOf<Item extends z.ZodType>(item: Item, min = 0) {
   return z.preprocess((value) => (isJsonObject(value) ? [value] : value), z.array(item).min(min));
 }
@@ -111,7 +114,7 @@ const generationSchema = aliased({
 });
 export type WireGeneration = z.output<typeof generationSchema>;
 
-/** A GenerateContentRequest. The parts that a content may contain depend on its role, so they are checked when they are read. */
+/** Schema of a GenerateContentRequest. The parts that a content may contain depend on its role, so they are checked when they are read. */
 export const requestSchema = aliased({
   model: z.string().nullish(),
   contents: listOf(contentSchema, 1),

@@ -3,7 +3,7 @@ import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEn
 import { EVENT_STREAM } from '../reply-stream.ts';
 import { EMPTY_PART, PartWriter, responseJson } from './reply.ts';
 
-/** A response with an empty part, because Gemini CLI cannot parse SSE comments. */
+/** Text that keeps the connection alive: a response with an empty part, because Gemini CLI cannot parse SSE comments. */
 const HEARTBEAT = `data: {"candidates":[{"content":{"parts":[${EMPTY_PART}],"role":"model"},"index":0}]}\n\n`;
 
 export function generateFraming({ streamAsArray }: CanonicalRequest): StreamFraming {
@@ -15,7 +15,7 @@ export function openGenerateStream(head: ReplyHead, { streamAsArray }: Canonical
   return streamAsArray === true ? new ArrayStream(head) : new EventStream(head);
 }
 
-/** Splits a reply into responses: one for each piece of text and thinking, and one for each call once its arguments are complete. */
+/** Splits a reply into responses: one for each piece of text and thinking, and one for each call when its arguments are complete. */
 class ResponseSplitter {
   private readonly head: ReplyHead;
   private readonly writer: PartWriter;
@@ -43,7 +43,7 @@ class ResponseSplitter {
     }
   }
 
-  /** The last response, with the parts that are still open and the finish reason. */
+  /** Returns the last response, with the parts that are still open and the finish reason. */
   end(reply: CanonicalReply): string {
     return responseJson(this.head, [...this.closeCall(), ...this.writer.finish()], reply);
   }
@@ -61,8 +61,8 @@ class ResponseSplitter {
 }
 
 /**
- * Some clients run a call as soon as they receive it, so the first call and everything after it is held back until the completion
- * is durable.
+ * Encodes a reply as server-sent events. Some clients run a call as soon as they receive it, so the first call and everything after it
+ * is held back until the completion is durable.
  */
 class EventStream implements ReplyStream {
   private readonly splitter: ResponseSplitter;
@@ -103,8 +103,8 @@ function eventOf(json: string): string {
 }
 
 /**
- * Sends the array in one piece. The reply may fail at any time before its end, and the encoding of an error depends on whether a
- * part of the array was sent before.
+ * Encodes a reply as one JSON array, which is sent in one piece. The reply may fail at any time before its end, and the encoding of an
+ * error depends on whether a part of the array was sent before.
  */
 class ArrayStream implements ReplyStream {
   private readonly splitter: ResponseSplitter;

@@ -5,7 +5,7 @@ import { encodeChatReply } from './reply.ts';
 import { parseChatRequest } from './request.ts';
 import { CHAT_HEARTBEAT, END_OF_STREAM, openChatStream } from './stream.ts';
 
-/** OpenAI Chat Completions. Clients use base URLs with and without `/v1`, so both paths are served. */
+/** The dialect of OpenAI's Chat Completions API. Clients use base URLs with and without `/v1`, so both forms of each path are served. */
 export const openaiChat: Dialect = {
   name: 'openai_chat',
   routes: [

@@ -5,7 +5,7 @@ import { type Conversation, contentOf } from '../conversation.ts';
 import { customArguments } from '../custom-tool.ts';
 import { partsSchema, REQUEST_NAME, type WireAssistant, type WireMessage, type WireToolCall } from './schema.ts';
 
-/** `at` is the path of the message in the request, for error messages. */
+/** Adds a message to the conversation. `at` is the path of the message in the request, for error messages. */
 export function addMessage(conversation: Conversation, message: WireMessage, at: string): void {
   switch (message.role) {
     case 'system':

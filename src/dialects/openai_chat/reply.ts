@@ -31,12 +31,15 @@ function callObject(call: ToolCall, request: CanonicalRequest): object {
   return { id: call.id, type: 'custom', custom: { name, input: customInput(text) } };
 }
 
-/** The fields that a completion and each chunk of a stream start with. */
+/** Makes the fields with which a completion and each chunk of a stream start. */
 export function headOf(reply: ReplyHead, object: string): object {
   return { id: reply.completionId, object, created: Math.floor(reply.createdMs / 1000), model: reply.model };
 }
 
-/** Engines report `stop` after a forced tool call, but clients expect `tool_calls` whenever the reply contains calls. */
+/**
+ * Returns the finish reason that clients expect: `tool_calls` whenever the reply contains calls, although engines report `stop` after a
+ * forced tool call.
+ */
 export function finishOf(reply: CanonicalReply): string {
   switch (reply.finishReason) {
     case 'stop':

@@ -8,7 +8,7 @@ import type { CallContext, CanonicalRequest, ToolForm } from '../dialect.ts';
 import { addMessage } from './history.ts';
 import { REQUEST_NAME, requestSchema, type WireRequest } from './schema.ts';
 
-/** Fields that would change the sampling or the reply, and that floe ignores. */
+/** Request fields that would change the sampling or the reply, and that floe ignores. */
 const IGNORED_FIELDS = [
   'reasoning_effort',
   'reasoning',
@@ -71,7 +71,7 @@ function refuseUnsupported(request: WireRequest): void {
   }
 }
 
-/** Notes the ignored fields. A setting that is off has no effect and is not noted. */
+/** Notes the ignored fields of the request. A setting that is off has no effect and is not noted. */
 function noteIgnored(conversation: Conversation, body: Readonly<Record<string, unknown>>): void {
   for (const field of IGNORED_FIELDS) {
     const value = Object.hasOwn(body, field) ? body[field] : null;
@@ -125,7 +125,7 @@ function formatOf(request: WireRequest, conversation: Conversation): ResponseFor
     conversation.note(`response_format ${format.type} without a schema ignored`);
     return undefined;
   }
-  // Engines require a name, which clients may leave out.
+  // Engines require a name for the schema, which clients may leave out.
   const named = { name: name || 'response', schema, ...(strict == null ? {} : { strict }) };
   return { type: 'json_schema', json_schema: named };
 }

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { jsonObjectSchema } from '../json-object.ts';
 
-/** What error messages call the request. */
+/** Name of the request in error messages. */
 export const REQUEST_NAME = 'chat completion request';
 
 export const partsSchema = z.array(
@@ -89,7 +89,7 @@ const formatSchema = z.object({
     .nullish(),
 });
 
-/** A Chat Completions request. The contents of messages are checked when they are read. */
+/** Schema of a Chat Completions request. The contents of messages are checked when they are read. */
 export const requestSchema = z.object({
   model: z.string(),
   messages: z.array(messageSchema).min(1),

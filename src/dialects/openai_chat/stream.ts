@@ -6,7 +6,7 @@ import { finishOf, headOf, usageOf } from './reply.ts';
 
 export const END_OF_STREAM = 'data: [DONE]\n\n';
 
-/** A chunk without content, because SSE comments do not reset the idle timer of every client. */
+/** Text that keeps the connection alive: a chunk without content, because SSE comments do not reset the idle timer of every client. */
 export const CHAT_HEARTBEAT = dataEvent({
   id: 'heartbeat',
   object: 'chat.completion.chunk',
@@ -20,19 +20,22 @@ export function openChatStream(head: ReplyHead, request: CanonicalRequest): Repl
 }
 
 /**
- * Some clients run a call as soon as its arguments are complete, others when the next call begins. So the text that completes the
- * first call, and everything after it, is held back until the end, when the completion is durable.
+ * Encodes a reply as chunks. Some clients run a call as soon as its arguments are complete, others when the next call begins. So the
+ * text that completes the first call, and everything after it, is held back until the end, when the completion is durable.
  */
 class ChatStream implements ReplyStream {
   private readonly base: object;
   private readonly request: CanonicalRequest;
-  /** The open custom call. Its input can be decoded only from the complete argument text. `null` when no custom call is open. */
+  /**
+   * The custom call whose arguments are still arriving; `null` when there is none. Its input can be decoded only from the complete
+   * argument text.
+   */
   private custom: { readonly index: number; text: string } | null = null;
 
   /** Finds the end of the first call's arguments. */
   private readonly firstArgumentsEnd = new JsonValueEnd();
   private calls = 0;
-  /** Text that is sent only with the end; `null` until the first call is complete. */
+  /** Text that is held back and sent with the end; `null` until the first call is complete. */
   private held: string | null = null;
 
   constructor(head: ReplyHead, request: CanonicalRequest) {
@@ -111,7 +114,7 @@ class ChatStream implements ReplyStream {
 const WHITE_SPACE = /\s/;
 
 /**
- * Finds the end of a JSON value that arrives in pieces. It scans each character once; parsing the text received so far after
+ * Finds the end of a JSON value that arrives in pieces. It scans each character once, because parsing the text received so far after
  * every piece would take quadratic time.
  */
 class JsonValueEnd {
@@ -120,8 +123,8 @@ class JsonValueEnd {
   private escaped = false;
 
   /**
-   * Index in this piece at which the value may be complete; `null` when it is not complete yet. A value that is neither object nor
-   * array may be complete from its first character.
+   * Returns the index in this piece at which the value may be complete; `null` when it is not complete yet. A value that is neither
+   * object nor array may be complete from its first character.
    */
   find(piece: string): number | null {
     for (let i = 0; i < piece.length; i++) {

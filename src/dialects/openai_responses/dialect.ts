@@ -8,7 +8,10 @@ import { encodeResponse, openResponse } from './reply.ts';
 import { parseResponsesCount, parseResponsesRequest } from './request.ts';
 import { openResponsesStream, RESPONSES_HEARTBEAT } from './stream.ts';
 
-/** OpenAI Responses. floe stores nothing for later retrieval, so there are no paths for stored responses or conversations. */
+/**
+ * The dialect of OpenAI's Responses API. floe stores nothing for later retrieval, so there are no paths for stored responses or
+ * conversations.
+ */
 export const openaiResponses: Dialect = {
   name: 'openai_responses',
   routes: [
@@ -21,7 +24,7 @@ export const openaiResponses: Dialect = {
   parseCount: parseResponsesCount,
   encodeReply: encodeResponse,
   openStream: openResponsesStream,
-  // The official client's accumulator fails on any event before `response.created`.
+  // The start is sent first, because the official client's accumulator fails on any event before `response.created`.
   framing: () => ({ contentType: EVENT_STREAM, heartbeat: RESPONSES_HEARTBEAT, startsFirst: true }),
   encodeModels: openaiChat.encodeModels,
   encodeModel: openaiChat.encodeModel,
@@ -30,13 +33,16 @@ export const openaiResponses: Dialect = {
   encodeStreamError,
 };
 
-/** Higher than every number in the stream, which is not known here, and within 32 bits, which clients in typed languages require. */
+/**
+ * Sequence number of an error event. The stream's own numbers are not available here, so it is higher than all of them; it fits into 32
+ * bits, which clients in typed languages require.
+ */
 const LAST_SEQUENCE_NUMBER = 2 ** 31 - 1;
 
 /**
- * Encodes both failure events, because clients handle one or the other: Codex reads only `response.failed`. The `error` event is
- * flat, as the API documents it. With an `error` object in it, the official SDK throws before a client such as pi has read the
- * code by which it decides whether to retry.
+ * Encodes an error as two events, `error` and `response.failed`, because clients handle one or the other: Codex reads only
+ * `response.failed`. The `error` event is flat, as the API documents it. With an `error` object in it, the official SDK throws before a
+ * client such as pi has read the code by which it decides whether to retry.
  */
 function encodeStreamError(error: FloeError, request: CanonicalRequest): string {
   const { message } = error;
@@ -58,7 +64,7 @@ function encodeStreamError(error: FloeError, request: CanonicalRequest): string 
   );
 }
 
-/** The error's code, from those that clients know: by it they decide whether to retry a failed stream. */
+/** Converts an error to one of the codes that clients know. They decide by the code whether to retry a failed stream. */
 function failureCode(error: FloeError): string {
   if (isContextOverflow(error)) return OPENAI_OVERFLOW_CODE;
   const status = clientStatus(error);

@@ -25,7 +25,7 @@ import {
 } from './schema.ts';
 import { canonicalName, type ToolTable } from './tools.ts';
 
-/** The user message with which the policy is asked to summarise a history that the client wants compacted. */
+/** User message that asks the policy to summarise a history that the client wants compacted. */
 export const COMPACTION_PROMPT = [
   // words: quoted
   'The conversation above is about to be removed from your context. Write the hand-over that replaces it: whoever continues',
@@ -37,7 +37,7 @@ export const COMPACTION_PROMPT = [
 
 const SUMMARY_HEAD = 'Summary of the conversation so far:';
 
-/** Calls and results of tools that run on the vendor's servers. */
+/** Types of the items for calls and results of tools that run on the vendor's servers. Such items are dropped. */
 const HOSTED_ITEMS: ReadonlySet<string> = new Set([
   ...['web_search_call', 'file_search_call', 'code_interpreter_call', 'image_generation_call'],
   ...['computer_call', 'computer_call_output', 'local_shell_call', 'local_shell_call_output'],
@@ -64,7 +64,10 @@ export class History {
     this.assistant = new AssistantTurns(conversation);
   }
 
-  /** Adds one item; `at` is its path in the request. Throws `schema_violation` or `unsupported` with the path of the field. */
+  /**
+   * Adds one item to the conversation; `at` is its path in the request. Throws `schema_violation` or `unsupported` with the path of the
+   * field.
+   */
   add(item: unknown, at: string): void {
     if (this.isCompaction) throw new FloeError('unsupported', `${at}: nothing may follow a compaction_trigger`);
     const type = typeOf(item, at);
@@ -108,7 +111,7 @@ export class History {
     }
   }
 
-  /** Ends the last assistant turn. Must be called after the last item. */
+  /** Ends the last assistant turn. The caller must call it after the last item. */
   close(): void {
     this.assistant.close();
   }
@@ -196,7 +199,8 @@ export class History {
     const text = written.map((part) => part.text).join('\n');
     const opened = sealed ? unsealText('thinking', sealed) : null;
     if (text === '' && sealed && opened === null) this.conversation.note('reasoning encrypted elsewhere dropped');
-    // Clients that do not let the server store responses may drop item ids, so the sealed text is used as well.
+    // The completion id in the sealed text is used as well, because clients that do not let the server store responses may drop item
+    // ids.
     const completionId = completionOfItem(id) ?? opened?.completionId ?? null;
     this.assistant.reasoning(completionId === null ? id : itemId('rs', completionId), text || (opened?.text ?? ''));
   }
@@ -231,8 +235,8 @@ export class History {
 }
 
 /**
- * The type of an item. An item without one is a message when it has a role, otherwise a reference. Checked without a zod schema
- * because it runs for every item of a history on every request.
+ * Returns the type of an item. An item without a type is a message when it has a role, and a reference otherwise. It is checked without
+ * a zod schema, because this runs for every item of a history on every request.
  */
 function typeOf(item: unknown, at: string): string {
   if (typeof item !== 'object' || item === null || Array.isArray(item)) throw violation(at, 'expected an object');
@@ -243,7 +247,7 @@ function typeOf(item: unknown, at: string): string {
   return 'role' in item ? 'message' : 'item_reference';
 }
 
-/** Position of each kind of item within a reply. */
+/** Order of the kinds of items within a reply. */
 const ITEM_ORDER = { reasoning: 0, text: 1, call: 2 } as const;
 type ItemPosition = keyof typeof ITEM_ORDER;
 
@@ -257,9 +261,9 @@ type AssistantTurn = {
 };
 
 /**
- * Groups items into assistant messages: one reply is several items in this dialect and one message in canonical form. An item
- * joins the turn before it when the ids of both name the same completion. When an id names none, it joins if the items are in the
- * order of a reply and no result is between them.
+ * Groups items into assistant messages, because one reply is several items in this dialect and one message in canonical form. An item
+ * joins the turn before it when their ids name the same completion. When an id names none, the item joins if the items are in the order
+ * of a reply and no result is between them.
  */
 class AssistantTurns {
   private readonly conversation: Conversation;
@@ -281,13 +285,16 @@ class AssistantTurns {
     this.turnFor('call', id).calls.push({ id: callId, type: 'function', function: { name, arguments: args } });
   }
 
-  /** Adds a result after the open turn, because clients may send the result of one call before the next call of the same turn. */
+  /**
+   * Adds a tool result. While a turn is open the result is kept until the turn ends, because clients may send the result of one call
+   * before the next call of the same turn.
+   */
   result(callId: string, parts: readonly ContentPart[]): void {
     if (this.turn === null) this.conversation.tool(callId, parts);
     else this.turn.results.push({ callId, parts });
   }
 
-  /** Ends the open turn: the items that follow belong to no assistant turn, or to a new one. */
+  /** Ends the open turn and adds its message. The items that follow belong to no assistant turn, or to a new one. */
   close(): void {
     const { turn } = this;
     if (turn === null) return;
@@ -304,7 +311,7 @@ class AssistantTurns {
     for (const { callId, parts } of turn.results) this.conversation.tool(callId, parts);
   }
 
-  /** The open turn when the item continues it, otherwise a new one. */
+  /** Returns the open turn when the item continues it, otherwise a new turn. */
   private turnFor(position: ItemPosition, id: string | null | undefined): AssistantTurn {
     const completionId = completionOfItem(id);
     if (this.turn === null || !continuesTurn(this.turn, position, completionId)) {

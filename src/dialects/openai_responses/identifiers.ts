@@ -1,4 +1,4 @@
-/** Ids of responses and items. They contain the completion id, and clients return them with the items. */
+/** This file makes and parses the ids of responses and items. They contain the completion id, and clients return them with the items. */
 
 const RESPONSE_PREFIX = 'resp_';
 
@@ -8,13 +8,13 @@ export function responseId(completionId: string): string {
   return `${RESPONSE_PREFIX}${completionId}`;
 }
 
-/** The completion id in a response id; `null` when {@link responseId} did not make it. */
+/** Returns the completion id in a response id; `null` when {@link responseId} did not make the id. */
 export function completionOfResponse(id: string): string | null {
   const completionId = id.startsWith(RESPONSE_PREFIX) ? id.slice(RESPONSE_PREFIX.length) : '';
   return completionId === '' ? null : completionId;
 }
 
-/** The id of an item. `index` distinguishes the calls of one reply and is left out for other items. */
+/** Makes the id of an item. `index` distinguishes the calls of one reply and is left out for other items. */
 export function itemId(prefix: ItemPrefix, completionId: string, index?: number): string {
   return index === undefined ? `${prefix}_${completionId}` : `${prefix}_${completionId}_${index}`;
 }
@@ -29,12 +29,12 @@ const KINDS: ReadonlyMap<string, ItemKind> = new Map<ItemPrefix, ItemKind>([
   ['ctc', 'call'],
 ]);
 
-/** The parts of an item id. `index` is `null` for items other than calls. */
+/** The parsed parts of an item id. `index` is `null` for items other than calls. */
 export type ParsedItemId = { readonly kind: ItemKind; readonly completionId: string; readonly index: number | null };
 
 const ITEM_ID = /^([a-z]+)_(cpl_[0-9a-z]+)(?:_(0|[1-9][0-9]{0,8}))?$/;
 
-/** Parses the id of an item of a reply; `null` when {@link itemId} did not make it. */
+/** Parses the id of an item of a reply. Returns `null` when {@link itemId} did not make it. */
 export function parseItemId(id: string): ParsedItemId | null {
   const [, prefix = '', completionId = '', position] = ITEM_ID.exec(id) ?? [];
   const kind = KINDS.get(prefix);
@@ -44,7 +44,7 @@ export function parseItemId(id: string): ParsedItemId | null {
 
 const REPLY_ITEM_ID = /^(?:rs|msg|fc|ctc)_(cpl_[0-9a-z]+)(?:_[0-9]+)?$/;
 
-/** The completion id in the id of a reply's item; `null` when the client invented or changed the id. */
+/** Returns the completion id in the id of a reply's item; `null` when the client invented or changed the id. */
 export function completionOfItem(id: string | null | undefined): string | null {
   return id ? (REPLY_ITEM_ID.exec(id)?.[1] ?? null) : null;
 }

@@ -36,7 +36,7 @@ export class ItemReferences {
   }
 }
 
-/** The item of a recorded reply; `null` when the reply has no such item. */
+/** Returns the item of a recorded reply; `null` when the reply has no such item. */
 function itemOf(
   id: string,
   { kind, index }: ParsedItemId,

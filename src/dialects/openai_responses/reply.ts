@@ -8,7 +8,7 @@ export function encodeResponse(reply: CanonicalReply, request: CanonicalRequest)
   return JSON.stringify(finishedResponse(reply, request));
 }
 
-/** The response object at the start of a reply. It omits the request's tools and instructions, which would be most of its size. */
+/** Makes the response object at the start of a reply. It omits the request's tools and instructions, which would be most of its size. */
 export function openResponse(head: ReplyHead, request: CanonicalRequest): object {
   return {
     id: responseId(head.completionId),
@@ -33,7 +33,7 @@ export function openResponse(head: ReplyHead, request: CanonicalRequest): object
   };
 }
 
-/** The response object of a complete reply. */
+/** Makes the response object of a complete reply. */
 export function finishedResponse(reply: CanonicalReply, request: CanonicalRequest): object {
   const truncated = isTruncated(reply);
   return {
@@ -52,7 +52,7 @@ function wireToolChoice(choice: ToolChoice | null, request: CanonicalRequest): u
   return { type, name: request.toolForms.get(name)?.name ?? name };
 }
 
-/** `reasoning_tokens` is 0, because engines do not report how many tokens were thinking. */
+/** Makes the usage of a response. `reasoning_tokens` is 0, because engines do not report how many tokens were thinking. */
 function usageOf(reply: CanonicalReply): object {
   const { prompt_tokens, completion_tokens, cached_tokens } = reply.usage;
   return {
@@ -68,7 +68,7 @@ function usageOf(reply: CanonicalReply): object {
 export type ItemStatus = 'in_progress' | 'completed' | 'incomplete';
 
 /**
- * A reasoning item; `text` is `null` before the first part. Thinking is sent only as a summary, because some clients return raw
+ * Makes a reasoning item; `text` is `null` before the first part. Thinking is sent only as a summary, because some clients return raw
  * reasoning text a second time, as an assistant message.
  */
 export function reasoningItem(completionId: string, text: string | null, request: CanonicalRequest): object {
@@ -86,7 +86,7 @@ export function textPart(text: string): object {
   return { type: 'output_text', text, annotations: [], logprobs: [] };
 }
 
-/** A message item; `text` is `null` before the first part. */
+/** Makes a message item; `text` is `null` before the first part. */
 export function messageItem(completionId: string, text: string | null, status: ItemStatus): object {
   return {
     id: itemId('msg', completionId),
@@ -97,15 +97,15 @@ export function messageItem(completionId: string, text: string | null, status: I
   };
 }
 
-/** What is known of a call when it starts. `index` is its position among the reply's calls, `id` the call id. */
+/** The properties of a call that are available when it starts. `index` is its position among the reply's calls, `id` the call id. */
 export type CallHead = { readonly index: number; readonly id: string; readonly name: string };
 
-/** The id of the item that contains a call. */
+/** Makes the id of the item that contains a call. */
 export function callItemId({ index, name }: CallHead, completionId: string, request: CanonicalRequest): string {
   return itemId(isCustomTool(name, request) ? 'ctc' : 'fc', completionId, index);
 }
 
-/** A call item in the form in which the client declared the tool. `args` is the argument text as sampled. */
+/** Makes a call item in the form in which the client declared the tool. `args` is the argument text as sampled. */
 export function callItem(
   completionId: string,
   call: CallHead,
@@ -133,8 +133,8 @@ export function compactionItem(reply: CanonicalReply): object {
 }
 
 /**
- * The items of a reply: thinking, text, calls. An empty reply is encoded as a message without text, so that the client returns
- * it as the same assistant message.
+ * Makes the items of a reply in the order thinking, text, calls. An empty reply is encoded as a message without text, so that the client
+ * returns it as the same assistant message.
  */
 function itemsOf(reply: CanonicalReply, request: CanonicalRequest): object[] {
   if (request.replyShape?.compaction) return [compactionItem(reply)];
@@ -158,7 +158,7 @@ export function hasMessageItem({ content, reasoning_content, tool_calls = [] }: 
   return Boolean(content) || (!reasoning_content && tool_calls.length === 0);
 }
 
-/** Status of the reply's last item. */
+/** Returns the status of the reply's last item. */
 export function lastStatus(reply: CanonicalReply): ItemStatus {
   return isTruncated(reply) ? 'incomplete' : 'completed';
 }

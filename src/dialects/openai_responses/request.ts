@@ -10,7 +10,7 @@ import { ItemReferences } from './item-references.ts';
 import { countSchema, REQUEST_NAME, requestSchema, violation, type WireRequest } from './schema.ts';
 import { ToolTable } from './tools.ts';
 
-/** Fields that would change the sampling or the reply, and that floe ignores. */
+/** Request fields that would change the sampling or the reply, and that floe ignores. */
 const IGNORED_FIELDS = [
   'top_logprobs',
   'presence_penalty',
@@ -20,7 +20,7 @@ const IGNORED_FIELDS = [
   'max_tool_calls',
 ] as const;
 
-/** Fields that refer to objects on the vendor's servers. */
+/** Request fields that refer to objects on the vendor's servers, with the reason for refusing each. */
 const REFUSED_FIELDS = {
   conversation: 'conversations are not stored; send the items themselves',
   prompt: 'prompt templates are not stored; send instructions and input',
@@ -62,7 +62,7 @@ function canonicalOf(request: WireRequest, { headers, recorded }: CallContext): 
     messages,
     tools,
     toolForms: table.forms,
-    // A summary is text, so no tool may be called. The tools stay in the prompt, so that it continues the recorded one.
+    // A summary is text, so the model may call no tool. The tools stay in the prompt, so that it continues the recorded prompt.
     toolChoice: history.isCompaction && tools.length > 0 ? 'none' : toolChoice,
     parallelToolCalls: request.parallel_tool_calls ?? null,
     samplingAsked,

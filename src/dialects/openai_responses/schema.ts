@@ -3,15 +3,15 @@ import { FloeError } from '../../core/errors.ts';
 
 // The schemas leave out fields that floe does not use: copying those would cost more than checking the rest.
 
-/** What error messages call the request. */
+/** Name of the request in error messages. */
 export const REQUEST_NAME = 'responses request';
 
-/** A client's text for an error message: at most 64 characters, with control characters escaped. */
+/** Quotes a client's text for an error message: at most 64 characters, with control characters escaped. */
 export function quoted(text: string): string {
   return JSON.stringify(text.slice(0, 64));
 }
 
-/** The error for a field that is checked without a schema, in the form that `parseAs` uses. */
+/** Makes the error for a field that is checked without a schema, in the form that `parseAs` uses. */
 export function violation(path: string, message: string): FloeError {
   return new FloeError('schema_violation', `${REQUEST_NAME}: ${path}: ${message}`, { issues: [{ path, message }] });
 }
@@ -24,7 +24,7 @@ const imagePartSchema = z.object({
 
 const textPart = <T extends string>(type: T) => z.object({ type: z.literal(type), text: z.string() });
 
-/** One content part of a message or of a tool's output. */
+/** Schema of one content part of a message or of a tool's output. */
 export const partSchema = z.discriminatedUnion('type', [
   textPart('input_text'),
   textPart('output_text'),
@@ -39,7 +39,7 @@ export type WirePart = z.output<typeof partSchema>;
 
 const itemId = z.string().nullish();
 
-/** A message item. Its content is checked separately, so that an error names the part. */
+/** Schema of a message item. Its content is checked separately, so that an error names the part. */
 export const messageSchema = z.object({
   id: itemId,
   role: z.enum(['user', 'assistant', 'system', 'developer']),
@@ -80,7 +80,7 @@ export const compactionSchema = z.object({ encrypted_content: z.string() });
 
 export const additionalToolsSchema = z.object({ tools: z.array(z.unknown()) });
 
-/** The part of a tool declaration that all types have. */
+/** Schema of the field that tool declarations of all types have. */
 export const toolSchema = z.object({ type: z.string() });
 
 const toolName = z.string().min(1);
@@ -111,7 +111,7 @@ export const namespaceToolSchema = z.object({
   tools: z.array(z.unknown()),
 });
 
-/** A tool choice in the form of an object. */
+/** Schema of a tool choice that is an object. */
 export const toolChoiceSchema = z.object({
   type: z.string(),
   name: z.string().nullish(),
@@ -130,7 +130,7 @@ const formatSchema = z.discriminatedUnion('type', [
   }),
 ]);
 
-/** The body of a count request, in which the model is optional. Input, tools and tool choice are checked separately. */
+/** Schema of the body of a count request, in which the model is optional. Input, tools and tool choice are checked separately. */
 export const countSchema = z.looseObject({
   model: z.string().nullish(),
   input: z.unknown().optional(),

@@ -18,14 +18,17 @@ import {
   textPart,
 } from './reply.ts';
 
-/** An event, because SSE comments do not reset Codex's idle timer. Clients know this type or ignore unknown types. */
+/**
+ * Text that keeps the connection alive. It is an event, because SSE comments do not reset Codex's idle timer. Clients either know this
+ * type or ignore unknown types.
+ */
 export const RESPONSES_HEARTBEAT = typedEvent('keepalive', { sequence_number: 0 });
 
 export function openResponsesStream(head: ReplyHead, request: CanonicalRequest): ReplyStream {
   return request.replyShape?.compaction ? new CompactionStream(head, request) : new ItemStream(head, request);
 }
 
-/** Encodes events with sequence numbers from 0. */
+/** Encodes events and numbers them in sequence from 0. */
 class EventEncoder {
   private next = 0;
 
@@ -49,8 +52,8 @@ type OpenItem =
   | { readonly kind: 'call'; readonly call: CallHead; text: string };
 
 /**
- * Encodes items one after another: a delta of another kind, or of the next call, closes the open item. Codex runs a call as soon as
- * its item is done, so that event and all events after it are held back until the end, when the completion is durable.
+ * Encodes the items of a reply one after another: a delta of another kind, or of the next call, closes the open item. Codex runs a call
+ * as soon as its item is done, so that event and all events after it are held back until the end, when the completion is durable.
  */
 class ItemStream implements ReplyStream {
   private readonly head: ReplyHead;
@@ -58,7 +61,7 @@ class ItemStream implements ReplyStream {
   private readonly events = new EventEncoder();
   private index = -1;
   private open: OpenItem | null = null;
-  /** Events that are sent only with the end; `null` until the first call is closed. */
+  /** Events that are held back and sent with the end; `null` until the first call is closed. */
   private held: string | null = null;
 
   constructor(head: ReplyHead, request: CanonicalRequest) {
@@ -89,7 +92,7 @@ class ItemStream implements ReplyStream {
     return { body, end: (this.held ?? '') + this.events.end(reply, this.request) };
   }
 
-  /** Returns the text, or holds it back once a call was closed. */
+  /** Returns the text to send. Once a call has been closed, it keeps the text for the end and returns an empty string. */
   private sendOrHold(text: string): string {
     if (this.held === null) return text;
     this.held += text;
@@ -144,7 +147,10 @@ class ItemStream implements ReplyStream {
     return this.itemAdded(callItem(this.head.completionId, call, '', 'in_progress', this.request));
   }
 
-  /** The input of a custom tool can be decoded only from the complete arguments, so it is sent when the call is closed. */
+  /**
+   * Encodes a piece of a call's arguments. The input of a custom tool can be decoded only from the complete arguments, so it is sent
+   * when the call is closed.
+   */
   private argumentsDelta(text: string): string {
     if (this.open?.kind !== 'call') return '';
     this.open.text += text;
@@ -215,7 +221,7 @@ class ItemStream implements ReplyStream {
   }
 }
 
-/** Encodes the one item of a compaction. Its text is sealed as a whole, so nothing of it can be sent before the end. */
+/** Encodes the only item of a compaction. Its text is sealed as a whole, so no part of it can be sent before the end. */
 class CompactionStream implements ReplyStream {
   private readonly head: ReplyHead;
   private readonly request: CanonicalRequest;

@@ -18,12 +18,12 @@ import {
 
 /** Longest function name that OpenAI-compatible engines accept. */
 const MAX_NAME_CHARS = 64;
-/** Length of the digest in a shortened name, long enough that two names of one request do not collide. */
+/** Number of digest characters in a shortened name, enough that two names of one request do not collide. */
 const DIGEST_CHARS = 12;
 
 /**
- * The canonical name of a tool: its name, or namespace and name joined. It does not depend on the other tools of the request, so
- * a call in the history has the same canonical name even when the request no longer declares the tool.
+ * Returns the canonical name of a tool: its name, or its namespace and name joined. It does not depend on the other tools of the
+ * request, so a call in the history has the same canonical name even when the request no longer declares the tool.
  */
 export function canonicalName(namespace: string | null | undefined, name: string): string {
   if (!namespace) return name;
@@ -33,12 +33,12 @@ export function canonicalName(namespace: string | null | undefined, name: string
   return `${full.slice(0, MAX_NAME_CHARS - DIGEST_CHARS - 1)}_${digest}`;
 }
 
-/** Collects tools in canonical form, and the form in which the client declared each. */
+/** Collects the tools of a request in canonical form, and the form in which the client declared each. */
 export class ToolTable {
   readonly tools: ChatTool[] = [];
   readonly forms = new Map<string, ToolForm>();
   private readonly conversation: Conversation;
-  /** Each tool and its form as JSON text, by canonical name. */
+  /** Each tool and its form as JSON text, by canonical name, to detect repeated declarations. */
   private readonly declared = new Map<string, string>();
 
   constructor(conversation: Conversation) {
@@ -88,7 +88,7 @@ export class ToolTable {
     if (form !== null) this.forms.set(name, form);
   }
 
-  /** Translates the request's `tool_choice`. Throws `schema_violation`. */
+  /** Translates the request's `tool_choice`. Throws `schema_violation` for a value that is not a tool choice. */
   choice(choice: unknown): ToolChoice | null {
     switch (choice) {
       case undefined:
@@ -119,7 +119,7 @@ function functionTool(name: string, { description, parameters }: WireFunctionToo
   };
 }
 
-/** Translates a custom tool through the form in which Chat Completions declares it. */
+/** Translates a custom tool by first converting it to the form in which Chat Completions declares it. */
 function customTool(name: string, { description, format }: WireCustomTool): ChatTool {
   const grammar = format?.type === 'grammar' ? { syntax: format.syntax, definition: format.definition } : undefined;
   return customFunction({ name, description, format: grammar && { type: 'grammar', grammar } });
