@@ -8,31 +8,34 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { MODEL_TIMEOUT_MS, promptOf, skillFiles, tokenLimits, withLogLink } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Marker of the line that ends the output. Inside JSON strings the quotes are escaped, so no other text contains it. */
+/**
+ * Text that only the line with the result contains, which ends the output. Inside JSON strings the quotes are escaped, so no other text
+ * contains it.
+ */
 const RESULT_MARKER = '"type":"result"';
 
-/** Characters of the last answer, which after a failure is the error message, that a verdict includes. */
+/** Most characters of the last answer that a verdict quotes. After a failure, that answer is the error message. */
 const MESSAGE_CHARS = 500;
 
-/** Retries of one request, which bridge a few seconds without an engine or proxy. Claude Code's default of ten takes minutes. */
+/** Retries of one request, enough for a few seconds without an engine or proxy. Claude Code's default of ten takes minutes. */
 const REQUEST_RETRIES = 4;
 
-/** Name of a tool, without commas, spaces and a leading dash, which have another meaning on the command line. */
+/** Schema of the name of a tool, without commas, spaces and a leading dash, which have another meaning on the command line. */
 const toolName = z.string().regex(/^[A-Za-z0-9_*][A-Za-z0-9_*-]*$/, 'must be the name of a tool');
 
 const settingsSchema = z.strictObject({
   /** Starts Claude Code in its simple mode, with three tools and a prompt of a few lines. */
   simple: z.boolean().default(false),
-  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
-  /** The built-in tools to offer; default: all that Claude Code offers itself. */
+  /** Names of the built-in tools to offer. When left out, Claude Code decides which tools it offers. */
   tools: z.array(toolName).optional(),
-  /** Tools to withhold, including those of MCP servers. */
+  /** Names of the tools that Claude Code must not offer, including those of MCP servers. */
   disallowed_tools: z.array(toolName).default([]),
 });
 type Settings = z.output<typeof settingsSchema>;
 
-/** The last line of Claude Code's output. */
+/** Schema of the last line of Claude Code's output, which states the result. */
 const resultSchema = z.looseObject({
   type: z.literal('result'),
   subtype: z.string(),
@@ -42,7 +45,7 @@ const resultSchema = z.looseObject({
   errors: z.array(z.string()).optional(),
 });
 
-/** Marker of the line with which Claude Code starts the work on each prompt. */
+/** Text that only the line contains with which Claude Code starts the work on each prompt. */
 const INIT_MARKER = '"subtype":"init"';
 const initSchema = z.looseObject({
   type: z.literal('system'),
@@ -50,8 +53,8 @@ const initSchema = z.looseObject({
 });
 
 /**
- * Claude Code in print mode, checked against 2.1.329. Its sub-agents and its compaction call the policy, too, under whatever model
- * name.
+ * Adapter for Claude Code in print mode, checked against 2.1.329. Its sub-agents and its compaction call the policy, too, whatever model
+ * name they use.
  */
 export const claudeCodeHarness = defineHarness<Settings>({
   name: 'claude_code',
@@ -79,7 +82,7 @@ function launch(context: CheckedContext<Settings>): Launch {
     { path: `${configDir}/settings.json`, content: JSON.stringify(SETTINGS_FILE) },
     ...skillFiles(`${configDir}/skills`, context.skills),
   ];
-  // Each of these options takes a list of values, which ends only at the next option.
+  // The prompt is passed on stdin: each of these options takes a list of values, which ends only at the next option.
   const options = ['--mcp-config', mcpFile, '--strict-mcp-config'];
   if (settings.tools !== undefined) options.push('--tools', settings.tools.join(','));
   if (settings.disallowed_tools.length > 0) options.push('--disallowed-tools', settings.disallowed_tools.join(','));
@@ -105,31 +108,33 @@ function launch(context: CheckedContext<Settings>): Launch {
   };
 }
 
-/** Claude Code's `settings.json`. By default its prompt asks the model to sign commits as Claude. */
+/** Content of Claude Code's `settings.json`. By default Claude Code's prompt asks the model to sign commits as Claude. */
 const SETTINGS_FILE = { attribution: { commit: '', pr: '' } };
 
 const SIMPLE_ENV = { CLAUDE_CODE_SIMPLE: '1' };
 
-/** Suppresses calls that are not part of the task, and makes the prompt equal for all sessions of a group. */
+/**
+ * Environment variables that suppress model calls which are not part of the task, and make the prompt equal for all sessions of a group.
+ */
 const QUIET_ENV = {
-  // As root, Claude Code accepts --dangerously-skip-permissions only when this states that it runs in a sandbox.
+  // As root, Claude Code accepts --dangerously-skip-permissions only when this variable states that it runs in a sandbox.
   IS_SANDBOX: '1',
   CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
   DISABLE_TELEMETRY: '1',
   DISABLE_AUTOUPDATER: '1',
   DISABLE_ERROR_REPORTING: '1',
-  // Removes a text from the system prompt that differs with the first message.
+  // Without this variable the system prompt contains a text that differs with the first message.
   CLAUDE_CODE_ATTRIBUTION_HEADER: '0',
-  // The betas include tools whose definitions the vendor's server would have to look up.
+  // The experimental betas include tools whose definitions only the vendor's server has.
   CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS: '1',
-  // Memories do not outlive the session, and writing them takes model calls.
+  // Memories are disabled, because they do not outlive the session and writing them takes model calls.
   CLAUDE_CODE_DISABLE_AUTO_MEMORY: '1',
-  // The fallback repeats a call that failed while streaming, which would be a second sample of the same reply.
+  // The fallback is disabled, because it repeats a call that failed while streaming, which would be a second sample of the same reply.
   CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK: '1',
   CLAUDE_CODE_NO_MODEL_FALLBACK: '1',
   API_TIMEOUT_MS: String(MODEL_TIMEOUT_MS),
   CLAUDE_CODE_MAX_RETRIES: String(REQUEST_RETRIES),
-  // By default the list of skills gets a hundredth of the context window, and the task's skills lose their descriptions first.
+  // By default the list of skills may take only a hundredth of the context window, and the task's skills lose their descriptions first.
   SLASH_COMMAND_TOOL_CHAR_BUDGET: '100000',
 };
 
@@ -139,7 +144,7 @@ function modelEnv({ agent, apiKey, baseUrl, contextWindow, settings }: CheckedCo
   return {
     ANTHROPIC_BASE_URL: baseUrl,
     ANTHROPIC_API_KEY: apiKey,
-    // All model names are set to the policy's, because the proxy refuses others.
+    // All model names are set to the policy's name, because the proxy refuses others.
     ANTHROPIC_MODEL: name,
     ANTHROPIC_SMALL_FAST_MODEL: name,
     ANTHROPIC_DEFAULT_FABLE_MODEL: name,
@@ -148,7 +153,7 @@ function modelEnv({ agent, apiKey, baseUrl, contextWindow, settings }: CheckedCo
     ANTHROPIC_DEFAULT_HAIKU_MODEL: name,
     CLAUDE_CODE_SUBAGENT_MODEL: name,
     CLAUDE_CODE_WORKFLOW_SUBAGENT_MODEL: name,
-    // Claude Code assumes a window of a million tokens for a model that it does not know.
+    // The window is stated, because Claude Code assumes a million tokens for a model that it does not know.
     CLAUDE_CODE_MAX_CONTEXT_TOKENS: String(contextTokens),
     CLAUDE_CODE_AUTO_COMPACT_WINDOW: String(contextTokens),
     CLAUDE_CODE_MAX_OUTPUT_TOKENS: String(replyTokens),
@@ -163,7 +168,10 @@ function mcpConfig(servers: readonly McpServer[]): unknown {
   return { mcpServers: Object.fromEntries(entries) };
 }
 
-/** Claude Code exits with 0 even when it could do nothing, and with 1 after API errors, so its result line decides. */
+/**
+ * Decides whether the agent ended by itself. Claude Code exits with 0 even when it could do nothing, and with 1 after API errors, so the
+ * result line decides.
+ */
 function judge(report: HarnessReport): HarnessVerdict {
   const result = lastJsonLine(report.stdout, RESULT_MARKER, resultSchema);
   if (result === null) {
@@ -178,7 +186,10 @@ function judge(report: HarnessReport): HarnessVerdict {
   return { ok: false, message: `the result is an error (${kind}): ${text.slice(0, MESSAGE_CHARS)}` };
 }
 
-/** Claude Code continues without an MCP server that does not start; the run then lacks tools that the task requires and fails. */
+/**
+ * Returns the failure of MCP servers that did not start; `null` when all started. Claude Code continues without such a server, but the
+ * run then lacks tools that the task requires, so it fails.
+ */
 function missingServers(stdout: string): HarnessVerdict | null {
   const servers = lastJsonLine(stdout, INIT_MARKER, initSchema)?.mcp_servers ?? [];
   const missing = servers.filter(({ status }) => status === 'failed');

@@ -11,22 +11,25 @@ import { exitFailure, lastJsonLine } from './report.ts';
 /** Name of floe's provider in Codex's configuration. */
 const PROVIDER = 'floe';
 
-/** Environment variable that holds the key, so that the configuration file does not contain it. */
+/** Name of the environment variable that holds the API key, so that the configuration file does not contain it. */
 const KEY_VARIABLE = 'FLOE_API_KEY';
 
-/** Marker of the lines that report the state of a turn. Inside JSON strings the quotes are escaped. */
+/** Text that only the lines contain which report the state of a turn. Inside JSON strings the quotes are escaped. */
 const TURN_MARKER = '{"type":"turn.';
 
-/** Retries of one request, which bridge a few seconds without an engine or proxy. */
+/** Retries of one request, enough for a few seconds without an engine or proxy. */
 const REQUEST_RETRIES = 4;
-/** Retries of a reply whose stream broke off, each with the retries of its request. Every retry that is answered is another sample. */
+/** Retries of a reply whose stream broke off; each of them may also retry its request. Every retry that is answered is another sample. */
 const STREAM_RETRIES = 2;
 
-/** Codex's message for a reply that reached its length limit. The policy caused this, so the run counts as ended and is graded. */
+/**
+ * Codex's message for a reply that reached its length limit. The policy caused this, so the run counts as ended by the agent and is
+ * graded.
+ */
 const TRUNCATED_REPLY = 'Incomplete response returned, reason: max_output_tokens';
 
 const settingsSchema = z.strictObject({
-  /** Tokens of the context window that Codex keeps free for a reply when it compacts; default: a quarter of the window. */
+  /** Tokens of the context window that Codex keeps free for a reply when it compacts. When left out, it is a quarter of the window. */
   max_tokens: z.int().min(1).optional(),
   /** Whether the main agent may start sub-agents. */
   sub_agents: z.boolean().default(true),
@@ -39,7 +42,7 @@ const turnSchema = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('turn.failed'), error: z.looseObject({ message: z.string() }) }),
 ]);
 
-/** Codex's `exec` command, checked against 0.169.0, which calls its model through the Responses API. */
+/** Adapter for Codex's `exec` command, checked against 0.169.0, which calls its model through the Responses API. */
 export const codexHarness = defineHarness<Settings>({
   name: 'codex',
   dialects: ['openai_responses'],
@@ -92,7 +95,7 @@ function configOf({ agent, baseUrl, contextWindow, settings }: CheckedContext<Se
       apps: false,
       plugins: false,
       remote_plugin: false,
-      // With this feature Codex would retry indefinitely when the proxy is gone.
+      // With this feature Codex would retry without limit when the proxy has stopped.
       unbounded_connection_retries: false,
     },
     agents: settings.sub_agents ? undefined : { enabled: false },
@@ -112,14 +115,17 @@ function configOf({ agent, baseUrl, contextWindow, settings }: CheckedContext<Se
 }
 
 function mcpServer(server: McpServer): TomlTable {
-  // Without this setting Codex continues when the server does not start.
+  // The server is marked as required, because Codex otherwise continues when it does not start.
   const required = true;
   return server.transport === 'stdio'
     ? { command: server.command, args: server.args, env: server.env, required }
     : { url: server.url, http_headers: server.headers, required };
 }
 
-/** Codex exits with 0 even after a turn without an answer, so its last line about a turn decides. */
+/**
+ * Decides whether the agent ended by itself. Codex exits with 0 even after a turn without an answer, so its last line about a turn
+ * decides.
+ */
 function judge(report: HarnessReport): HarnessVerdict {
   const last = lastJsonLine(report.stdout, TURN_MARKER, turnSchema);
   if (last?.type === 'turn.failed') {

@@ -1,7 +1,7 @@
-/** Texts of configuration files that hold arbitrary strings of a task. */
+/** This file writes the texts of configuration files that may contain any strings of a task. */
 import { stringify } from 'smol-toml';
 
-/** A lone half of a surrogate pair, which UTF-8 cannot represent. */
+/** Matches a lone half of a surrogate pair, which UTF-8 cannot represent. */
 const LONE_SURROGATE = /\p{Surrogate}/gu;
 
 /** Replaces every lone surrogate in the strings and keys of a JSON value by U+FFFD. */
@@ -14,21 +14,21 @@ function wellFormed(value: unknown): unknown {
   );
 }
 
-/** The values that a configuration file in TOML contains. `undefined` leaves a key out. */
+/** The values that a TOML configuration file may contain. A key whose value is `undefined` is left out. */
 type TomlValue = string | number | boolean | readonly string[] | TomlTable;
 export type TomlTable = { readonly [key: string]: TomlValue | undefined };
 
-/** A TOML document. Keys and strings may contain any text; lone surrogates become U+FFFD. */
+/** Encodes a table as a TOML document. Keys and strings may contain any text; lone surrogates become U+FFFD. */
 export function toToml(table: TomlTable): string {
   return stringify(wellFormed(table));
 }
 
-/** All characters except printable ASCII. */
+/** Matches every character except printable ASCII. */
 const NOT_PRINTABLE_ASCII = /[^\x20-\x7e]/gu;
 
 /**
- * A YAML document that every parser reads as the same JSON value: JSON in which all characters except printable ASCII are escaped.
- * Lone surrogates become U+FFFD. The package `yaml` is not used here because it writes characters such as U+0085 and U+009F
+ * Encodes a JSON value as a YAML document that every parser reads as the same value: JSON in which all characters except printable ASCII
+ * are escaped. Lone surrogates become U+FFFD. The package `yaml` is not used here because it writes characters such as U+0085 and U+009F
  * unescaped, which PyYAML, the parser of mini-SWE-agent, changes or refuses.
  */
 export function toYaml(value: unknown): string {
@@ -42,12 +42,15 @@ function hex(code: number, digits: number): string {
   return code.toString(16).padStart(digits, '0');
 }
 
-/** Variable that holds a dollar sign, for programs that replace `$NAME` and `${NAME}` in their configuration and have no escape. */
+/**
+ * Name of a variable whose value is a dollar sign, for programs that replace `$NAME` and `${NAME}` in their configuration and have no
+ * escape.
+ */
 const DOLLAR = 'FLOE_DOLLAR';
-/** Variable that holds an escaped dollar sign, for texts in which such a program replaces variables a second time. */
+/** Name of a variable whose value is an escaped dollar sign, for texts in which such a program replaces variables a second time. */
 const ESCAPED_DOLLAR = 'FLOE_QUOTED_DOLLAR';
 
-/** The variables that the results of {@link escapeDollars} and {@link escapeDollarsTwice} refer to. */
+/** The variables to which the results of {@link escapeDollars} and {@link escapeDollarsTwice} refer, with their values. */
 export const DOLLAR_ENV: Readonly<Record<string, string>> = { [DOLLAR]: '$', [ESCAPED_DOLLAR]: '\\$' };
 
 /**
@@ -58,7 +61,10 @@ export function escapeDollars<Value>(value: Value): Value {
   return withVariable(value, DOLLAR) as Value;
 }
 
-/** Like {@link escapeDollars}, for strings in which variables are replaced twice and where a backslash escapes the second time. */
+/**
+ * Does the same as {@link escapeDollars} for strings in which variables are replaced twice, and in which a backslash escapes a dollar
+ * sign the second time.
+ */
 export function escapeDollarsTwice<Value>(value: Value): Value {
   return withVariable(value, ESCAPED_DOLLAR) as Value;
 }

@@ -12,15 +12,18 @@ import type {
   LaunchContext,
 } from './harness.ts';
 
-/** A launch context with checked values: the dialect, the adapter's settings, and the installation's directory. */
+/** A launch context in which the dialect, the adapter's settings and the directory of the installation have been checked. */
 export type CheckedContext<Settings> = Omit<LaunchContext, 'installDir'> & {
   readonly dialect: DialectName;
   readonly settings: Settings;
-  /** Empty for a harness without an installation, and when the task's image contains the program. */
+  /**
+   * Directory of the installation; an empty string for a harness without an installation, and when the task's image contains the
+   * program.
+   */
   readonly installDir: string;
 };
 
-/** The part of an adapter that is specific to its harness. {@link defineHarness} adds what all adapters have in common. */
+/** The part of an adapter that is specific to its harness. {@link defineHarness} adds the part that all adapters share. */
 export type HarnessDefinition<Settings> = {
   readonly name: string;
   readonly dialects: readonly [DialectName, ...DialectName[]];
@@ -28,7 +31,7 @@ export type HarnessDefinition<Settings> = {
   readonly install: HarnessInstall | null;
   /** Schema of `agent.settings`. */
   readonly settings: z.ZodType<Settings>;
-  /** See `HarnessAdapter.inImage`. Defaults to false for all settings. */
+  /** Whether these settings name a program in the task's image, so that no installation is needed. When left out, no settings do. */
   inImage?(settings: Settings): boolean;
   /** Checks how the agent's fields and settings combine. Calls `refuseAgent` for an agent that the harness cannot run. */
   check?(agent: AgentSpec, settings: Settings): void;
@@ -82,7 +85,7 @@ function refuseDialect(name: string, dialects: readonly DialectName[], { dialect
   refuseAgent('agent.dialect', `${name} does not support ${dialect}; it supports ${dialects.join(', ')}`);
 }
 
-/** The features that the agent requests, each with the field that requests it. */
+/** Lists the features that the agent requests, each with the field that requests it. */
 function requestedFeatures(agent: AgentSpec): readonly (readonly [AgentFeature, string])[] {
   const all: readonly (readonly [AgentFeature, string, boolean])[] = [
     ['mcp_servers', 'agent.mcp_servers', agent.mcp_servers.length > 0],
@@ -97,7 +100,7 @@ function requestedFeatures(agent: AgentSpec): readonly (readonly [AgentFeature, 
 /** Schema of a setting with the path of a program in the task's image. */
 export const imageProgramSchema = z.string().regex(/^\/[^\0]+$/, 'must be an absolute path in the image');
 
-/** Throws the error for the field at a path such as `agent.skills`. */
+/** Throws the error for an agent that the harness cannot run, naming the field by a path such as `agent.skills`. */
 export function refuseAgent(
   path: string,
   message: string,

@@ -8,36 +8,43 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { promptOf, skillFiles, tokenLimits, withLogLink } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Marker of the line that ends the output. Inside JSON strings the quotes are escaped. */
+/** Text that only the line with the result contains, which ends the output. Inside JSON strings the quotes are escaped. */
 const RESULT_MARKER = '{"type":"result"';
-/** Marker of the lines with errors. The last of them states the cause when the result line does not. */
+/** Text that only lines with errors contain. The last of these lines states the cause when the result line does not. */
 const ERROR_MARKER = '{"type":"error"';
 
-/** Text on the error output when MCP servers did not start. It does not name them. */
+/** Text that Gemini CLI writes to stderr when MCP servers did not start. It does not name the servers. */
 const SERVERS_MARKER = 'MCP issues detected.';
 
-/** Gemini CLI sends the model's name in a header, which may contain only these characters. */
+/** Matches the names that a header may contain. Gemini CLI sends the model's name in a header. */
 const HEADER_TEXT = /^[\x20-\x7e\x80-\xff]*$/;
 
-/** Names that Gemini CLI resolves to a model of Google's, whatever its settings contain. */
+/** Model names that Gemini CLI resolves to a model of Google's, whatever its settings contain. */
 const RESERVED_NAMES = ['auto', 'auto-gemini-2.5', 'auto-gemini-3', 'flash', 'flash-lite', 'none', 'pro'];
 
-/** Errors that the policy caused, by a truncated or an empty reply. The run counts as ended and is graded. */
+/**
+ * Errors that the policy caused with a truncated or an empty reply. A run that ends with one counts as ended by the agent and is graded.
+ */
 const POLICY_ENDINGS = [
   'Model response was truncated because it exceeded the token limit.',
   'The model returned reasoning thoughts but no final response text.',
   'The model returned an empty response with no text or thoughts.',
 ];
 
-/** Window that Gemini CLI assumes for every model that it does not know. Its compaction threshold is a fraction of it. */
+/**
+ * Context window in tokens that Gemini CLI assumes for every model that it does not know. Its compaction threshold is a fraction of this
+ * window.
+ */
 const ASSUMED_WINDOW_TOKENS = 1_048_576;
 
-/** Gemini CLI's default limit of a tool's output. */
+/** Most characters of a tool's output that the model gets, which is Gemini CLI's default. */
 const TOOL_OUTPUT_CHARS = 40_000;
-/** Characters per token of dense text such as code and logs, to limit a tool's output to about the length of a reply. */
+/** Characters per token of dense text such as code and logs. With it a tool's output is limited to about the length of a reply. */
 const CHARS_PER_TOKEN = 3;
 
-/** Gemini CLI's model configurations. All others inherit from `base`; those named here besides it do not inherit. */
+/**
+ * Names of those model configurations of Gemini CLI that do not inherit from `base`, and `base` itself. All others inherit from `base`.
+ */
 const MODEL_CONFIGS = [
   'base',
   'agent-history-provider-summarizer',
@@ -54,11 +61,11 @@ const MODEL_CONFIGS = [
 /** Attempts of one model call, 5 to 10 s apart, in addition to the proxy's retries. Gemini CLI's default of ten takes minutes. */
 const MAX_ATTEMPTS = 3;
 
-/** Tools that run on Google's servers. */
+/** Names of the tools that run on Google's servers. They are disabled. */
 const HOSTED_TOOLS = ['google_web_search', 'web_fetch'];
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request of an agent; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request of an agent. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
 });
 type Settings = z.output<typeof settingsSchema>;
@@ -70,7 +77,7 @@ const resultSchema = z.looseObject({
 });
 const errorSchema = z.looseObject({ type: z.literal('error'), message: z.string() });
 
-/** Gemini CLI in headless mode, checked against 0.61.0. Its sub-agents and auxiliary model calls use the policy, too. */
+/** Adapter for Gemini CLI in headless mode, checked against 0.61.0. Its sub-agents and auxiliary model calls use the policy, too. */
 export const geminiCliHarness = defineHarness<Settings>({
   name: 'gemini_cli',
   dialects: ['gemini'],
@@ -91,7 +98,8 @@ function launch(context: CheckedContext<Settings>): Launch {
   const { agent, apiKey, baseUrl, instruction, installDir, paths } = context;
   const geminiDir = `${paths.home}/.gemini`;
   const files: SandboxFile[] = [
-    // These are user settings, which settings of the work tree override. Gemini CLI reads system settings only if root owns them.
+    // This file has user settings, which settings of the work tree override. System settings would not be overridden, but Gemini CLI
+    // reads them only if root owns the file.
     { path: `${geminiDir}/settings.json`, content: JSON.stringify(settingsFile(context)), mode: 0o600 },
     ...skillFiles(`${geminiDir}/skills`, context.skills),
   ];
@@ -112,7 +120,7 @@ function launch(context: CheckedContext<Settings>): Launch {
     },
     command: withLogLink(`${paths.logs}/gemini_cli`, `${geminiDir}/tmp`, [
       ...commandOf(HARNESS_INSTALLS.gemini_cli, installDir),
-      // One argument with the option, because the name may start like an option.
+      // The option and the name form one argument, because the name may start like an option.
       `--model=${agent.model_name}`,
       ...['--yolo', '--output-format', 'stream-json'],
     ]),
@@ -136,7 +144,7 @@ function settingsFile({ agent, contextWindow, settings }: CheckedContext<Setting
     security: { auth: { selectedType: 'gemini-api-key' } },
     model: {
       compressionThreshold: compactionTokens(contextTokens, replyTokens) / ASSUMED_WINDOW_TOKENS,
-      // Both checks take additional model calls, whose answers may end the agent.
+      // Both checks are disabled, because they take additional model calls whose answers may end the agent.
       disableLoopDetection: true,
       skipNextSpeakerCheck: true,
     },
@@ -155,19 +163,26 @@ function settingsFile({ agent, contextWindow, settings }: CheckedContext<Setting
       exclude: HOSTED_TOOLS,
       truncateToolOutputThreshold: Math.min(TOOL_OUTPUT_CHARS, replyTokens * CHARS_PER_TOKEN),
     },
-    // In the default format `tree`, Gemini CLI replaces any text after an @ in GEMINI.md by the file of that name, or by an error.
+    // In the default import format `tree`, Gemini CLI replaces any text after an @ in GEMINI.md by the file of that name, or by an
+    // error.
     ...(prompt?.includes('@') ? { context: { importFormat: 'flat' } } : {}),
     mcpServers: Object.fromEntries(servers.map((server) => [server.name, escapedServer(server)])),
   };
 }
 
-/** Tokens of a prompt at which to compact: half of the window, which is Gemini CLI's default, or more when replies are short. */
+/**
+ * Returns the number of prompt tokens at which Gemini CLI compacts: half of the window, which is its default, or more when replies are
+ * short.
+ */
 function compactionTokens(contextTokens: number, replyTokens: number): number {
   // Three times the reply limit is kept free: for the reply, for the tool output that follows it, and for the next reply.
   return Math.max(Math.floor(contextTokens / 2), contextTokens - 3 * replyTokens);
 }
 
-/** Gemini CLI replaces variables in the environment and the headers of a server a second time when it starts the server. */
+/**
+ * Converts an MCP server, escaping dollar signs. The environment and the headers are escaped twice, because Gemini CLI replaces
+ * variables in them a second time when it starts the server.
+ */
 function escapedServer(server: McpServer): object {
   const config = geminiMcpServer(server);
   return server.transport === 'stdio'
@@ -175,7 +190,7 @@ function escapedServer(server: McpServer): object {
     : { ...escapeDollars(config), headers: escapeDollarsTwice(server.headers) };
 }
 
-/** An MCP server in the form that Gemini CLI and its fork Qwen Code use. */
+/** Converts an MCP server to the form that Gemini CLI and its fork Qwen Code use. */
 export function geminiMcpServer(server: McpServer): object {
   const trust = true;
   if (server.transport === 'stdio') {
@@ -185,7 +200,10 @@ export function geminiMcpServer(server: McpServer): object {
   return { [server.transport === 'http' ? 'httpUrl' : 'url']: url, headers, trust };
 }
 
-/** Gemini CLI exits with 0 after replies that it cannot use, so its result line is read as well. */
+/**
+ * Decides whether the agent ended by itself. Gemini CLI exits with 0 after replies that it cannot use, so its result line is read as
+ * well.
+ */
 function judge(report: HarnessReport): HarnessVerdict {
   const result = lastJsonLine(report.stdout, RESULT_MARKER, resultSchema);
   if (result?.error !== undefined) return { ok: false, message: result.error.message };

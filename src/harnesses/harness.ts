@@ -7,10 +7,10 @@ export type LaunchContext = {
   readonly agent: AgentSpec;
   /** All skills of the task, including those read from `agent.skills_path`. */
   readonly skills: readonly Skill[];
-  /** `http://host:port/s/<session key>`, without a trailing slash. */
+  /** Base URL of the model API for this session: `http://host:port/s/<session key>`, without a trailing slash. */
   readonly baseUrl: string;
   readonly apiKey: string;
-  /** Size of the policy's context window in tokens; `null` when it is not known. */
+  /** Size of the policy's context window in tokens; `null` when it is unknown. */
   readonly contextWindow: number | null;
   readonly paths: { readonly workdir: string; readonly home: string; readonly logs: string };
   /** Directory of the installed harness inside the sandbox; `null` for a harness without an installation. */
@@ -18,17 +18,17 @@ export type LaunchContext = {
 };
 
 export type Launch = {
-  /** Files to write before the start. All are outside the work tree. */
+  /** Files that are written before the program starts. All are outside the work tree. */
   readonly files: readonly SandboxFile[];
   readonly env: Readonly<Record<string, string>>;
-  /** A shell command or an argument list. Neither secrets nor the instruction may be on the command line. */
+  /** The command to run, as a shell command or an argument list. Neither secrets nor the instruction may be on the command line. */
   readonly command: string | readonly string[];
   readonly stdin?: string | undefined;
 };
 
 /** Exit code and output of a finished run. */
 export type HarnessReport = {
-  /** `null` when a signal ended the program. */
+  /** Exit code of the program; `null` when a signal ended it. */
   readonly exitCode: number | null;
   readonly stdout: string;
   readonly stderr: string;
@@ -37,8 +37,8 @@ export type HarnessReport = {
 };
 
 /**
- * Whether the agent ended by itself. Exit codes do not show this, because most harnesses exit with 0 after an API error, so each
- * adapter reads its harness's output.
+ * Whether the agent ended by itself, with the reason when it did not. Exit codes do not show this, because most harnesses exit with 0
+ * after an API error, so each adapter reads its harness's output.
  */
 export type HarnessVerdict = { readonly ok: true } | { readonly ok: false; readonly message: string };
 
@@ -46,16 +46,16 @@ export type HarnessVerdict = { readonly ok: true } | { readonly ok: false; reado
 export type AgentFeature = 'mcp_servers' | 'skills' | 'system_prompt' | 'custom_shell';
 
 /**
- * Describes how to run one agent program without changing it. Pure: no I/O. `checkAgent` throws `schema_violation` for unknown
- * settings and `unsupported` for features that the harness lacks. It is called at submission, so `launch` may rely on a checked
- * agent. Made by `defineHarness`.
+ * Describes how to run one agent program without changing it. All functions are pure: they do no I/O. `checkAgent` throws
+ * `schema_violation` for unknown settings and `unsupported` for features that the harness lacks. It is called at submission, so `launch`
+ * may rely on a checked agent. `defineHarness` makes adapters.
  */
 export interface HarnessAdapter {
   readonly name: string;
-  /** The first is the default for an agent that names no dialect. */
+  /** The dialects that the harness can speak. The first is used for an agent that names no dialect. */
   readonly dialects: readonly [DialectName, ...DialectName[]];
   readonly features: readonly AgentFeature[];
-  /** `null` when there is nothing to install. */
+  /** The installation that the harness needs; `null` when it needs none. */
   readonly install: HarnessInstall | null;
   /** Whether the agent's settings name a program in the task's image, so that the node needs no installation. */
   inImage(agent: AgentSpec): boolean;
@@ -65,31 +65,31 @@ export interface HarnessAdapter {
 }
 
 /**
- * A pinned installation, made from the lock that ships in `harness-locks/<name>/`: by `npm ci --ignore-scripts` from a
- * `package-lock.json`, or by pip into a virtual environment from a `requirements.txt` with hashes.
+ * Describes a pinned installation, which is made from the lock that ships in `harness-locks/<name>/`: by `npm ci --ignore-scripts` from
+ * a `package-lock.json`, or by pip into a virtual environment from a `requirements.txt` with hashes.
  */
 export type HarnessInstall = {
   readonly version: string;
   readonly source: 'npm' | 'pip';
-  /** Major version of the Node that is installed with it and runs it; `null` for a native or a Python program. */
+  /** Major version of the Node that is installed with the program and runs it; `null` for a native or a Python program. */
   readonly nodeVersion: string | null;
-  /** Path of the program's entry within the installation. The function throws `setup_failed` for a platform without a build. */
+  /** Path of the program's entry file within the installation. The function throws `setup_failed` for a platform without a build. */
   readonly program: string | ((platform: NodeJS.Platform, arch: string) => string);
   /**
    * Arguments with which the program loads completely and exits, without using the network. This run checks that the program
    * starts, and fills Node's compile cache, so that sessions do not compile the program each time.
    */
   readonly warmUp: readonly string[];
-  /** Arguments of a second run that adds to the compile cache. It may fail, since it has no model to call. */
+  /** Arguments of a second run that adds to the compile cache. It may fail, because it has no model to call. */
   readonly cacheRun?: readonly string[];
-  /** Variables for these runs, in addition to `PATH`, `HOME` and `TMPDIR`. */
+  /** Environment variables for these runs, in addition to `PATH`, `HOME` and `TMPDIR`. */
   readonly warmUpEnv?: Readonly<Record<string, string>>;
 };
 
 /**
- * Directory of Node's compile cache in an installation. Its entries contain the absolute path of each file, so the installation
- * must have the same path in a sandbox as on the host. It is read-only in sandboxes: through a writable cache one agent could run
- * code in another agent's sandbox.
+ * Returns the directory of Node's compile cache in an installation. Its entries contain the absolute path of each file, so the
+ * installation must have the same path in a sandbox as on the host. It is read-only in sandboxes: through a writable cache one agent
+ * could run code in another agent's sandbox.
  */
 export function compileCacheDir(installDir: string): string {
   return `${installDir}/compile-cache`;

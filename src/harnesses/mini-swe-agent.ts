@@ -7,13 +7,13 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { MODEL_TIMEOUT_MS, tokenLimits } from './launch.ts';
 import { exitFailure } from './report.ts';
 
-/** Text that mini prints when the agent's loop has ended, for whatever reason. */
+/** Text that mini prints when the agent's loop has ended, whatever the reason. */
 const SAVED_MARKER = 'Saved trajectory to';
 
-/** Attempts of one request, 20 s in total, which bridge a few seconds without an engine or proxy. The default takes minutes. */
+/** Attempts of one request. They take 20 s in total, enough for a few seconds without an engine or proxy; mini's default takes minutes. */
 const REQUEST_ATTEMPTS = '5';
 
-/** Per dialect: LiteLLM's prefix of model names, mini's model class, and the parameter that limits a reply. */
+/** For each dialect: LiteLLM's prefix of model names, mini's model class, and the parameter that limits a reply. */
 const PROVIDERS: Readonly<
   Record<DialectName, { readonly prefix: string; readonly model: string; readonly limit: string }>
 > = {
@@ -24,20 +24,20 @@ const PROVIDERS: Readonly<
 };
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
-  /** Model calls after which mini ends the run; default: no limit. */
+  /** Number of model calls after which mini ends the run. When left out, there is no limit. */
   step_limit: z.int().min(1).optional(),
-  /** Consecutive replies without a valid call after which mini ends the run, 0 for no limit; default: mini's 3. */
+  /** Consecutive replies without a valid call after which mini ends the run; 0 sets no limit. When left out, mini's limit of 3 applies. */
   format_error_limit: z.int().min(0).optional(),
-  /** Seconds after which a command is killed; default: mini's 30. */
+  /** Seconds after which a command is killed. When left out, mini's limit of 30 applies. */
   command_timeout_seconds: z.int().min(1).optional(),
   /** Path of `mini` in the task's image, which is then run instead of the installed one. */
   program: imageProgramSchema.optional(),
 });
 type Settings = z.output<typeof settingsSchema>;
 
-/** mini-SWE-agent's `mini`, checked against 2.4.6, with the prompts that it ships. Its only tool is a shell. */
+/** Adapter for mini-SWE-agent's `mini`, checked against 2.4.6, with the prompts that it ships. Its only tool is a shell. */
 export const miniSweAgentHarness = defineHarness<Settings>({
   name: 'mini_swe_agent',
   dialects: ['openai_chat', 'anthropic', 'openai_responses', 'gemini'],
@@ -59,7 +59,7 @@ function launch(context: CheckedContext<Settings>): Launch {
     env: {
       ...QUIET_ENV,
       MSWEA_GLOBAL_CONFIG_DIR: configDir,
-      // Keys are passed as variables, because mini copies its configuration into the trajectory file that it writes.
+      // Keys are passed as environment variables, because mini copies its configuration into the trajectory file that it writes.
       OPENAI_BASE_URL: `${baseUrl}/v1`,
       OPENAI_API_KEY: apiKey,
       ANTHROPIC_API_BASE: baseUrl,
@@ -68,7 +68,8 @@ function launch(context: CheckedContext<Settings>): Launch {
       GEMINI_API_KEY: apiKey,
     },
     command: [
-      // mini searches for `mini.yaml` in its working directory before its shipped files, so it starts in a directory without one.
+      // mini searches for `mini.yaml` in its working directory before its shipped files, so it is started in a directory without such a
+      // file.
       ...['/bin/sh', '-c', 'cd "$1" && shift && exec "$@"', 'floe-mini', configDir],
       ...program,
       ...['--config', 'mini.yaml', '--config', configFile],
@@ -77,7 +78,10 @@ function launch(context: CheckedContext<Settings>): Launch {
   };
 }
 
-/** The installed program, run with `-E` because the `PYTHON*` variables that a task sets are for the task's own programs. */
+/**
+ * Returns the command of the installed program. It is run with `-E`, because the `PYTHON*` variables that a task sets are for the task's
+ * own programs.
+ */
 function installedProgram(installDir: string): readonly string[] {
   const [python = '', ...script] = commandOf(HARNESS_INSTALLS.mini_swe_agent, installDir);
   return [python, '-E', '-u', ...script];
@@ -89,11 +93,11 @@ const QUIET_ENV = {
   MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT: REQUEST_ATTEMPTS,
   // By default LiteLLM downloads a list of model prices.
   LITELLM_LOCAL_MODEL_COST_MAP: 'True',
-  // By default Typer prints errors in a box of 80 columns.
+  // By default Typer prints errors in a box that is 80 columns wide.
   TYPER_STANDARD_TRACEBACK: '1',
 };
 
-/** The configuration that is merged over mini's `mini.yaml`. */
+/** Makes the configuration that is merged over mini's `mini.yaml`. */
 function configOf({ agent, contextWindow, dialect, instruction, paths, settings }: CheckedContext<Settings>): unknown {
   const { prefix, model, limit } = PROVIDERS[dialect];
   const { replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
@@ -115,8 +119,8 @@ function configOf({ agent, contextWindow, dialect, instruction, paths, settings 
 }
 
 /**
- * mini exits with 1 after an error that ends the run. A submission, a reached limit and too many replies without a valid call are
- * regular ends of the agent.
+ * Decides whether the agent ended by itself. mini exits with 1 after an error that ends the run. A submission, a reached limit and too
+ * many replies without a valid call are regular ends of the agent.
  */
 function judge(report: HarnessReport): HarnessVerdict {
   const failed = exitFailure('mini', report);

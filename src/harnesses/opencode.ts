@@ -10,22 +10,24 @@ import { exitFailure, lastJsonLine } from './report.ts';
 /** Name of floe's provider in opencode's configuration. */
 const PROVIDER = 'floe';
 
-/** Per dialect, the provider package that opencode ships for it. Each adds its API's path to a base URL that ends in `/v1`. */
+/**
+ * For each dialect, the provider package that opencode ships for it. Each package adds its API's path to a base URL that ends in `/v1`.
+ */
 const PACKAGES: Readonly<Partial<Record<DialectName, string>>> = {
   openai_chat: '@ai-sdk/openai-compatible',
   openai_responses: '@ai-sdk/openai',
   anthropic: '@ai-sdk/anthropic',
 };
 
-/** Markers of the lines that end a model call or report an error. Inside JSON strings the quotes are escaped. */
+/** Texts that only those lines contain which end a model call or report an error. Inside JSON strings the quotes are escaped. */
 const STEP_MARKER = '{"type":"step_finish"';
 const ERROR_MARKER = '{"type":"error"';
 
-/** Matches opencode's warning, on the error output, about an MCP server that did not start. */
+/** Matches the warning that opencode writes to stderr about an MCP server that did not start. */
 const MISSING_SERVER = /message="server unavailable" key=([A-Za-z0-9_-]+) type=\w+ status=failed/g;
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** Whether the policy accepts images. */
   vision: z.boolean().default(false),
@@ -43,7 +45,7 @@ const errorSchema = z.looseObject({
   error: z.looseObject({ name: z.string(), data: z.looseObject({ message: z.string().optional() }).optional() }),
 });
 
-/** opencode's `run` command, checked against 1.18.33. Its sub-agents and its compaction call the policy, too. */
+/** Adapter for opencode's `run` command, checked against 1.18.33. Its sub-agents and its compaction call the policy, too. */
 export const opencodeHarness = defineHarness<Settings>({
   name: 'opencode',
   dialects: ['openai_chat', 'anthropic', 'openai_responses'],
@@ -84,7 +86,7 @@ function launch(context: CheckedContext<Settings>): Launch {
   };
 }
 
-/** Turns off everything that opencode downloads, because the sandbox has no network. */
+/** Environment variables that turn off everything that opencode downloads, because the sandbox has no network. */
 const OFFLINE_ENV = {
   OPENCODE_DISABLE_AUTOUPDATE: '1',
   OPENCODE_DISABLE_MODELS_FETCH: '1',
@@ -92,12 +94,15 @@ const OFFLINE_ENV = {
   OPENCODE_DISABLE_DEFAULT_PLUGINS: '1',
 };
 
-/** opencode's id of a model of floe's provider. */
+/** Returns opencode's id of a model of floe's provider. */
 function modelId(name: string): string {
   return `${PROVIDER}/${name}`;
 }
 
-/** Content of the configuration file. `promptFile` contains the addition to the system prompt; `null` when there is none. */
+/**
+ * Makes the content of the configuration file. `promptFile` is the path of the file with the addition to the system prompt; `null` when
+ * there is none.
+ */
 function configOf(context: CheckedContext<Settings>, promptFile: string | null): unknown {
   const { agent, apiKey, baseUrl, contextWindow, dialect, settings } = context;
   const { contextTokens, replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
@@ -110,13 +115,13 @@ function configOf(context: CheckedContext<Settings>, promptFile: string | null):
     modalities: { input: settings.vision ? ['text', 'image'] : ['text'], output: ['text'] },
   };
   return {
-    // opencode inserts this line into a file that lacks it.
+    // The field is written here, because opencode inserts it into a file that lacks it.
     $schema: 'https://opencode.ai/config.json',
     provider: {
       [PROVIDER]: {
         npm: PACKAGES[dialect],
         name: PROVIDER,
-        // No timeouts: the session's time budget decides when to give up, and each retry would be another sample.
+        // There are no timeouts, because the session's time budget decides when a run ends, and each retry would be another sample.
         options: { baseURL: `${baseUrl}/v1`, apiKey, timeout: false, headerTimeout: false, chunkTimeout: false },
         models: { [agent.model_name]: model },
       },
@@ -126,7 +131,10 @@ function configOf(context: CheckedContext<Settings>, promptFile: string | null):
   };
 }
 
-/** Settings that a configuration file in the task's repository must not change. opencode merges them over all other configuration. */
+/**
+ * Makes the settings that a configuration file in the task's repository must not change. opencode merges them over all other
+ * configuration.
+ */
 function overridesOf(modelName: string): unknown {
   const model = modelId(modelName);
   return {
@@ -136,9 +144,9 @@ function overridesOf(modelName: string): unknown {
     autoupdate: false,
     share: 'disabled',
     permission: 'allow',
-    // Snapshots commit the whole work tree at every step, for an undo command that nothing uses here.
+    // Snapshots are off, because they commit the whole work tree at every step, for an undo command that is never used here.
     snapshot: false,
-    // Naming the session takes a model call that is not part of the agent's work.
+    // Titles are off, because naming the session takes a model call that is not part of the agent's work.
     agent: { title: { disable: true } },
   };
 }
@@ -156,8 +164,8 @@ function configJson(value: unknown): string {
 }
 
 /**
- * The last error or the last end of a model call decides, whichever is later. opencode exits with 1 after any error, even one that
- * it recovered from, such as a context overflow that it resolved by compaction.
+ * Decides whether the agent ended by itself, by the last error or the last end of a model call, whichever is later. opencode exits with
+ * 1 after any error, even one that it recovered from, such as a context overflow that it resolved by compaction.
  */
 function judge(report: HarnessReport): HarnessVerdict {
   const step = lastJsonLine(report.stdout, STEP_MARKER, stepSchema);
@@ -173,7 +181,10 @@ function judge(report: HarnessReport): HarnessVerdict {
   return missingServers(report.stderr) ?? { ok: true };
 }
 
-/** opencode continues without an MCP server that does not start; the run then lacks tools that the task requires and fails. */
+/**
+ * Returns the failure of MCP servers that did not start; `null` when all started. opencode continues without such a server, but the run
+ * then lacks tools that the task requires, so it fails.
+ */
 function missingServers(stderr: string): HarnessVerdict | null {
   const names = [...stderr.matchAll(MISSING_SERVER)].map((match) => match[1]);
   return names.length === 0 ? null : { ok: false, message: `MCP servers did not start: ${names.join(', ')}` };

@@ -4,25 +4,25 @@ import { type CheckedContext, defineHarness, imageProgramSchema } from './define
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Marker of the lines with events. Inside JSON strings the quotes are escaped. */
+/** Text that only lines with events contain. Inside JSON strings the quotes are escaped. */
 const EVENT_MARKER = '"kind": "';
 
-/** Exit code of a shell, and of the sandbox, for a program that does not exist. */
+/** Exit code with which a shell, or the sandbox, reports that a program does not exist. */
 const NOT_FOUND_CODE = 127;
 
-/** Error code for OpenHands's limit of 500 iterations, which is a regular end of the agent. */
+/** OpenHands's error code for its limit of 500 iterations, which is a regular end of the agent. */
 const ITERATION_LIMIT_CODE = 'MaxIterationsReached';
 
-/** Characters of an error that a verdict includes. */
+/** Most characters of an error that a verdict quotes. */
 const DETAIL_CHARS = 500;
 
 const settingsSchema = z.strictObject({
-  /** Path of `openhands` in the task's image; default: found through its `PATH`. */
+  /** Path of `openhands` in the task's image. When left out, the program is found through the image's `PATH`. */
   program: imageProgramSchema.optional(),
 });
 type Settings = z.output<typeof settingsSchema>;
 
-/** The events that show how a conversation ended: the agent's last action, or the error that ended it. */
+/** Schema of the events that show how a conversation ended: the agent's last action, or the error that ended it. */
 const eventSchema = z.discriminatedUnion('kind', [
   z.looseObject({ kind: z.literal('ConversationErrorEvent'), code: z.string(), detail: z.string() }),
   z.looseObject({ kind: z.literal('MessageEvent'), source: z.literal('agent') }),
@@ -32,8 +32,8 @@ const eventSchema = z.discriminatedUnion('kind', [
 ]);
 
 /**
- * The `openhands` command in headless mode, checked against OpenHands-CLI 1.16. The task's image must contain it. It calls its model
- * through LiteLLM.
+ * Adapter for the `openhands` command in headless mode, checked against OpenHands-CLI 1.16. The task's image must contain it. It calls
+ * its model through LiteLLM.
  */
 export const openhandsHarness = defineHarness<Settings>({
   name: 'openhands',
@@ -63,7 +63,7 @@ function launch({ agent, apiKey, baseUrl, instruction, paths, settings }: Checke
       OPENHANDS_SUPPRESS_BANNER: '1',
       // By default LiteLLM downloads a list of model prices.
       LITELLM_LOCAL_MODEL_COST_MAP: 'True',
-      // OpenHands prints its events in the encoding of its locale, and floe reads UTF-8.
+      // The encoding is set, because OpenHands prints its events in the encoding of its locale and floe reads UTF-8.
       PYTHONIOENCODING: 'utf-8',
     },
     command: [
@@ -81,7 +81,10 @@ function mcpConfig(servers: readonly McpServer[]): unknown {
   return { mcpServers: Object.fromEntries(entries) };
 }
 
-/** OpenHands exits with 0 even after an error that ended the conversation, so its last event decides. */
+/**
+ * Decides whether the agent ended by itself. OpenHands exits with 0 even after an error that ended the conversation, so its last event
+ * decides.
+ */
 function judge(report: HarnessReport): HarnessVerdict {
   if (report.exitCode === NOT_FOUND_CODE) {
     const message =

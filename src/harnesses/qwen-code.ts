@@ -9,23 +9,26 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { MODEL_TIMEOUT_MS, promptOf, skillFiles, tokenLimits } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Marker of the line that ends the output. Inside JSON strings the quotes are escaped. */
+/** Text that only the line with the result contains, which ends the output. Inside JSON strings the quotes are escaped. */
 const RESULT_MARKER = '"type":"result"';
 
-/** Matches the warning, on the error output, that names the MCP servers that did not start. Qwen Code continues without them. */
+/** Matches the warning on stderr that names the MCP servers that did not start. Qwen Code continues without them. */
 const MISSING_SERVERS = /^Warning: MCP server\(s\) failed to start: (.*?)\. Continuing/m;
 
-/** The only way to add to Qwen Code's system prompt. */
+/** Option that adds a text to Qwen Code's system prompt. There is no other way to do so. */
 const SYSTEM_OPTION = '--append-system-prompt=';
 
-/** Linux does not start a program with an argument above 128 KiB, including the terminating zero byte. */
+/**
+ * Most bytes of one command-line argument. Linux does not start a program with an argument above 128 KiB, including the terminating zero
+ * byte.
+ */
 const MAX_ARGUMENT_BYTES = 128 * KIB - 1;
 
-/** Errors that the policy caused. The run counts as ended and is graded. */
+/** Errors that the policy caused. A run that ends with one counts as ended by the agent and is graded. */
 const POLICY_ENDINGS = ['Loop detection halted the run', 'malformed tool call arguments'];
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** Whether the policy accepts images. */
   vision: z.boolean().default(false),
@@ -36,11 +39,11 @@ type QwenApi = {
   readonly authType: string;
   readonly keyVariable: string;
   readonly wireApi?: string;
-  /** Path to add to the base URL; Qwen Code appends the rest. */
+  /** Path that is added to the base URL. Qwen Code appends the rest of the path itself. */
   readonly path: string;
 };
 
-/** Per dialect: Qwen Code's names for the API, and the variable from which it reads the key. */
+/** For each dialect: Qwen Code's names for the API, and the variable from which it reads the key. */
 const APIS: Readonly<Record<DialectName, QwenApi>> = {
   openai_chat: { authType: 'openai', keyVariable: 'OPENAI_API_KEY', path: '/v1' },
   openai_responses: { authType: 'openai', keyVariable: 'OPENAI_API_KEY', path: '/v1', wireApi: 'responses' },
@@ -55,7 +58,7 @@ const resultSchema = z.looseObject({
   error: z.looseObject({ message: z.string() }).optional(),
 });
 
-/** Qwen Code in headless mode, checked against 0.24.4. It supports every dialect; its sub-agents use the policy, too. */
+/** Adapter for Qwen Code in headless mode, checked against 0.24.4. It supports every dialect; its sub-agents use the policy, too. */
 export const qwenCodeHarness = defineHarness<Settings>({
   name: 'qwen_code',
   dialects: ['openai_chat', 'anthropic', 'openai_responses', 'gemini'],
@@ -74,7 +77,7 @@ export const qwenCodeHarness = defineHarness<Settings>({
 function launch(context: CheckedContext<Settings>): Launch {
   const { agent, apiKey, contextWindow, dialect, instruction, installDir, paths, settings } = context;
   const settingsPath = `${paths.home}/.floe/qwen-code-settings.json`;
-  // One argument with the option, because the prompt may start like an option.
+  // The option and the prompt form one argument, because the prompt may start like an option.
   const system = agent.system_prompt === undefined ? [] : [`${SYSTEM_OPTION}${agent.system_prompt}`];
   const { authType, keyVariable } = APIS[dialect];
   return {
@@ -87,7 +90,7 @@ function launch(context: CheckedContext<Settings>): Launch {
       ...DOLLAR_ENV,
       QWEN_HOME: `${paths.home}/.qwen`,
       [keyVariable]: apiKey,
-      // System settings, which settings of the work tree do not override.
+      // The file holds system settings, which settings of the work tree do not override.
       QWEN_CODE_SYSTEM_SETTINGS_PATH: settingsPath,
       QWEN_RUNTIME_DIR: `${paths.logs}/qwen_code`,
       // Without an explicit limit Qwen Code repeats a truncated reply with a higher one, which would be another sample.
@@ -103,7 +106,7 @@ function launch(context: CheckedContext<Settings>): Launch {
   };
 }
 
-/** Suppresses model calls and network requests that are not part of the task. */
+/** Environment variables that suppress model calls and network requests which are not part of the task. */
 const QUIET_ENV = {
   QWEN_USAGE_STATISTICS_ENABLED: 'false',
   QWEN_TELEMETRY_ENABLED: 'false',
@@ -116,7 +119,7 @@ const QUIET_ENV = {
   QWEN_CODE_LEGACY_MCP_BLOCKING: '1',
 };
 
-/** Content of the settings file. */
+/** Makes the content of the settings file. */
 function settingsFile(context: CheckedContext<Settings>): object {
   const { agent, baseUrl, contextWindow, dialect, settings } = context;
   const { contextTokens, replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
@@ -124,7 +127,7 @@ function settingsFile(context: CheckedContext<Settings>): object {
   return escapeDollars({
     // Version of the file format. Qwen Code migrates and rewrites files of earlier versions.
     $version: 4,
-    // By default the prompt asks the model to sign commits as Qwen.
+    // Co-authoring is off, because Qwen Code's prompt otherwise asks the model to sign commits as Qwen.
     general: { enableAutoUpdate: false, gitCoAuthor: { commit: false, pr: false } },
     privacy: { usageStatisticsEnabled: false },
     telemetry: { enabled: false },
@@ -143,7 +146,7 @@ function settingsFile(context: CheckedContext<Settings>): object {
             modalities: { image: settings.vision },
             timeout: MODEL_TIMEOUT_MS,
             streamIdleTimeoutMs: 0,
-            // Retries of the API client, which Qwen Code would do in addition to its own.
+            // The API client must not retry, because Qwen Code itself retries as well.
             maxRetries: 0,
             // Without encrypted content Qwen Code returns thinking as the text of an assistant message.
             ...(wireApi === 'responses' ? { extra_body: { include: ['reasoning.encrypted_content'] } } : {}),
@@ -151,7 +154,7 @@ function settingsFile(context: CheckedContext<Settings>): object {
         },
       ],
     },
-    // Memories do not outlive the session, and writing them takes model calls.
+    // Memories are off, because they do not outlive the session and writing them takes model calls.
     memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
     experimental: { emitToolUseSummaries: false },
     agents: { crossSessionMessaging: false },
@@ -159,7 +162,7 @@ function settingsFile(context: CheckedContext<Settings>): object {
   });
 }
 
-/** Qwen Code exits with 1 after every error. Its result line states which error it was. */
+/** Decides whether the agent ended by itself. Qwen Code exits with 1 after every error, and its result line states which error it was. */
 function judge(report: HarnessReport): HarnessVerdict {
   const result = lastJsonLine(report.stdout, RESULT_MARKER, resultSchema);
   if (result?.is_error) {

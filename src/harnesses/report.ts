@@ -1,11 +1,11 @@
-/** Functions that read what a harness printed and how it exited. */
+/** This file reads what a harness printed and how it exited. */
 import type { z } from 'zod';
 import type { HarnessReport, HarnessVerdict } from './harness.ts';
 
-/** Characters of the error output that a failure message includes. */
+/** Most characters of stderr that a failure message quotes. */
 const STDERR_CHARS = 500;
 
-/** The failure that an exit code other than 0 means, with the end of the error output; `null` for exit code 0. */
+/** Returns the failure for an exit code other than 0, with the end of stderr; `null` for exit code 0. */
 export function exitFailure(
   program: string,
   { exitCode, stderr }: HarnessReport,
@@ -16,13 +16,16 @@ export function exitFailure(
   return { ok: false, message: tail === '' ? how : `${how}: ${tail}` };
 }
 
-/** Most lines that are parsed. A harness writes far fewer lines with the marker; more come from other programs in the sandbox. */
+/**
+ * Most lines that are parsed. A harness writes far fewer lines with the marker; if there are more, other programs in the sandbox have
+ * written them.
+ */
 const MAX_PARSED_LINES = 1_000;
 
 /**
- * The last line of a harness's JSON output that contains the marker and matches the schema; `null` when there is none. Lines are
- * read from the end, because the middle of a long output may be missing, and lines that do not match are skipped. Only lines with
- * the marker are parsed, and a limited number of them, because programs in the sandbox can write to the same output.
+ * Finds the last line of a harness's JSON output that contains the marker and matches the schema; `null` when no line does. Lines are
+ * read from the end, because the middle of a long output may be missing, and lines that do not match are skipped. Only lines with the
+ * marker are parsed, and a limited number of them, because programs in the sandbox can write to the same output.
  */
 export function lastJsonLine<T extends z.ZodType>(stdout: string, marker: string, schema: T): z.output<T> | null {
   let from = stdout.length;

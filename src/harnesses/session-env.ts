@@ -2,7 +2,7 @@ import type { Lease } from '../schema/index.ts';
 
 type SessionEnvContext = {
   readonly lease: Lease;
-  /** `http://host:port/s/<session key>`, without a trailing slash. */
+  /** Base URL of the model API for this session: `http://host:port/s/<session key>`, without a trailing slash. */
   readonly baseUrl: string;
   readonly apiKey: string;
   readonly paths: {
@@ -14,7 +14,7 @@ type SessionEnvContext = {
 };
 
 /**
- * The environment variables of every agent: floe's names, and the names that harnesses and existing task scripts read. The key is
+ * Makes the environment variables of every agent: floe's names, and the names that harnesses and existing task scripts read. The key is
  * valid only for the proxy of this session.
  */
 export function sessionEnv({ lease, baseUrl, apiKey, paths }: SessionEnvContext): Record<string, string> {

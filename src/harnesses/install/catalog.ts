@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
 import type { HarnessInstall } from '../harness.ts';
 
-/** Paths or targets of a native program's builds, by `<platform>-<arch>` as Node names them. */
+/** Paths or target names of a native program's builds, by `<platform>-<arch>` as Node names them. */
 type Builds = Readonly<Record<string, string>>;
 
 const CODEX_TARGETS: Builds = {
@@ -12,7 +12,7 @@ const CODEX_TARGETS: Builds = {
   'darwin-arm64': 'aarch64-apple-darwin',
 };
 
-/** Every harness that is installed from a lock in `harness-locks/`, by name. The adapters refer to these records. */
+/** The installation of every harness that is installed from a lock in `harness-locks/`, by name. The adapters refer to these records. */
 export const HARNESS_INSTALLS = {
   claude_code: {
     version: '2.1.329',
@@ -80,37 +80,43 @@ export const HARNESS_INSTALLS = {
     nodeVersion: '22',
     program: 'node_modules/@qwen-code/qwen-code/cli-entry.js',
     warmUp: ['--help'],
-    // This run loads most of the program and exits because it has no model. With its cache a session starts 0.3 s faster.
+    // This run loads most of the program and exits because it has no model. With the cache that it fills, a session starts 0.3 s faster.
     cacheRun: ['-p', 'hello'],
     warmUpEnv: { QWEN_USAGE_STATISTICS_ENABLED: 'false' },
   },
 } as const satisfies Record<string, HarnessInstall>;
 
-/** {@link HARNESS_INSTALLS} as a map, for names that are not known at compile time. */
+/** Returns {@link HARNESS_INSTALLS} as a map, for names that are not known at compile time. */
 export function harnessInstalls(): Map<string, HarnessInstall> {
   return new Map(Object.entries(HARNESS_INSTALLS));
 }
 
-/** Absolute path of the program's entry in an installation. Throws `setup_failed` when there is no build for this platform. */
+/**
+ * Returns the absolute path of the program's entry file in an installation. Throws `setup_failed` when there is no build for this
+ * platform.
+ */
 export function programPath(install: HarnessInstall, installDir: string): string {
   const { program } = install;
   return join(installDir, typeof program === 'string' ? program : program(process.platform, process.arch));
 }
 
-/** Command that starts the program, without the program's arguments. Throws `setup_failed` when there is no build for this platform. */
+/**
+ * Returns the command that starts the program, without the program's arguments. Throws `setup_failed` when there is no build for this
+ * platform.
+ */
 export function commandOf(install: HarnessInstall, installDir: string): readonly string[] {
   const program = programPath(install, installDir);
-  // The script's first line names the interpreter by its path before the installation was moved, so the command names it instead.
+  // The command names the interpreter, because the script's first line names it by its path before the installation was moved.
   if (install.source === 'pip') return [pythonPath(installDir), program];
   return install.nodeVersion === null ? [program] : [nodePath(installDir), program];
 }
 
-/** Path of the Node in an installation that includes one. */
+/** Returns the path of Node in an installation that includes one. */
 function nodePath(installDir: string): string {
   return join(installDir, 'node');
 }
 
-/** Path of the Python in an installation made by pip. */
+/** Returns the path of Python in an installation made by pip. */
 export function pythonPath(installDir: string): string {
   return join(installDir, 'venv/bin/python');
 }

@@ -12,7 +12,7 @@ import { installWithPip } from './pip.ts';
 import { checkStart, fillCompileCache } from './warm-up.ts';
 
 type InstallOptions = {
-  /** Parent of all installations, which have the path `<cacheDir>/<harness>/<version>-<digest of the lock file>/`. */
+  /** Directory that contains all installations. Each has the path `<cacheDir>/<harness>/<version>-<digest of the lock file>/`. */
   readonly cacheDir: string;
   readonly log: (line: string) => void;
 };
@@ -23,36 +23,36 @@ type HarnessStatus = {
   readonly path: string | null;
 };
 
-/** A harness with its installation and the folder of its lock. */
+/** The installation of a harness, and the directory that contains its lock. */
 export type LockedHarness = {
   readonly name: string;
   readonly install: HarnessInstall;
   readonly lockDir: string;
 };
 
-/** Hexadecimal digits of a lock's digest in the name of an installation. */
+/** Number of hexadecimal digits of a lock's digest in the name of an installation. */
 const DIGEST_CHARS = 12;
 
-/** The files that an installation copies from a lock folder. The first one is the lock itself. */
+/** Names of the files that an installation copies from a lock directory. The first one is the lock itself. */
 const LOCK_FILES = {
   npm: ['package-lock.json', 'package.json'],
   pip: ['requirements.txt'],
 } as const satisfies Record<HarnessInstall['source'], readonly string[]>;
 
-/** Prefix of the directories in which installations are built. The id of the process follows it. */
+/** Prefix of the temporary directories in which installations are built. The id of the building process follows it. */
 const TEMP_PREFIX = '.installing-';
 
 /**
- * Installs a harness exactly as its lock file pins it; no package runs a script. Returns its directory; `null` when there is
- * nothing to install. Safe to repeat, and safe for two processes at the same time. Rejects with `unknown_harness`, or with
- * `setup_failed` when a tool is missing or fails, or when the program does not start.
+ * Installs a harness exactly as its lock file pins it; no package runs a script. Returns its directory; `null` when there is nothing to
+ * install. It may be called repeatedly, and by two processes at the same time. Rejects with `unknown_harness`, or with `setup_failed`
+ * when a tool is missing or fails, or when the program does not start.
  */
 export async function installHarness(name: string, options: InstallOptions): Promise<string | null> {
   const locked = lockedHarness(name);
   return locked === null ? null : installLocked(locked, options);
 }
 
-/** Like {@link installHarness}, for any lock. */
+/** Does the same as {@link installHarness} for any lock. */
 export async function installLocked(locked: LockedHarness, { cacheDir, log }: InstallOptions): Promise<string> {
   const { name, install } = locked;
   const target = await installPath(locked, cacheDir);
@@ -65,7 +65,7 @@ export async function installLocked(locked: LockedHarness, { cacheDir, log }: In
   return target;
 }
 
-/** Whether and where a harness is installed. Rejects with `unknown_harness`. */
+/** Determines whether and where a harness is installed. Rejects with `unknown_harness`. */
 export async function harnessStatus(name: string, cacheDir: string): Promise<HarnessStatus> {
   const locked = lockedHarness(name);
   if (locked === null) return { installed: true, path: null };
@@ -74,7 +74,10 @@ export async function harnessStatus(name: string, cacheDir: string): Promise<Har
   return { installed, path: installed ? path : null };
 }
 
-/** The directory of an installed harness; `null` when it needs none. Rejects with `harness_missing` when it is not installed. */
+/**
+ * Returns the directory of an installed harness; `null` when it needs no installation. Rejects with `harness_missing` when it is not
+ * installed.
+ */
 export async function harnessInstallDir(adapter: HarnessAdapter, cacheDir: string): Promise<string | null> {
   const { installed, path } = await harnessStatus(adapter.name, cacheDir);
   if (installed) return path;
@@ -86,7 +89,7 @@ export async function harnessInstallDir(adapter: HarnessAdapter, cacheDir: strin
   });
 }
 
-/** Size of an installation's files in bytes. */
+/** Returns the total size of an installation's files in bytes. */
 export async function installedBytes(path: string): Promise<number> {
   let bytes = 0;
   for (const entry of await readdir(path, { recursive: true, withFileTypes: true })) {
@@ -95,7 +98,7 @@ export async function installedBytes(path: string): Promise<number> {
   return bytes;
 }
 
-/** The harness's installation and lock; `null` when it needs no installation. Throws `unknown_harness`. */
+/** Returns the installation and the lock of a harness; `null` when it needs no installation. Throws `unknown_harness`. */
 function lockedHarness(name: string): LockedHarness | null {
   const install = harnessInstalls().get(name) ?? findHarness(name).install;
   return install === null ? null : { name, install, lockDir: join(packageRoot(), 'harness-locks', name) };
@@ -105,14 +108,14 @@ async function installPath({ name, install, lockDir }: LockedHarness, cacheDir: 
   return join(cacheDir, name, await installationName(install, lockDir));
 }
 
-/** `<version>-<digest of the lock>`, so that another lock is another installation. */
+/** Returns the directory name `<version>-<digest of the lock>`, so that another lock is another installation. */
 async function installationName(install: HarnessInstall, lockDir: string): Promise<string> {
   const lock = await readFile(join(lockDir, LOCK_FILES[install.source][0]));
   const digest = createHash('sha256').update(lock).digest('hex').slice(0, DIGEST_CHARS);
   return `${install.version}-${digest}`;
 }
 
-/** Builds an installation in a temporary directory next to the target, and moves it to the target once the program has started. */
+/** Builds an installation in a temporary directory next to the target, and moves it to the target after the program has started. */
 async function buildInstallation({ name, install, lockDir }: LockedHarness, target: string): Promise<void> {
   const parent = join(target, '..');
   await mkdir(parent, { recursive: true });
@@ -131,7 +134,10 @@ async function buildInstallation({ name, install, lockDir }: LockedHarness, targ
   }
 }
 
-/** Renaming fails when the target exists: a complete installation, made by another process, is kept; a broken one is replaced. */
+/**
+ * Moves an installation to its path. Renaming fails when the path exists: a complete installation, made by another process, is kept; a
+ * broken one is replaced.
+ */
 async function moveToTarget(target: string, temp: string, install: HarnessInstall): Promise<void> {
   try {
     await rename(temp, target);
@@ -143,8 +149,8 @@ async function moveToTarget(target: string, temp: string, install: HarnessInstal
 }
 
 /**
- * Whether an installation is complete. It is moved to its path as a whole, so it is complete when it exists. One made by pip also
- * needs the system's Python for which it was made.
+ * Whether an installation is complete. It is moved to its path as a whole, so it is complete when the path exists. An installation made
+ * by pip also needs the system's Python for which it was made.
  */
 async function isComplete(install: HarnessInstall, path: string): Promise<boolean> {
   const part = install.source === 'pip' ? pythonPath(path) : path;

@@ -4,8 +4,8 @@ import { FloeError } from '../../core/errors.ts';
 import { runTool } from './run-tool.ts';
 
 /**
- * Installs exactly the packages in the lock. Scripts are disabled because a package's script could download and run anything. The
- * engine check is off because the harness does not run on the Node that runs npm: it is native or includes its own Node.
+ * Command that installs exactly the packages in the lock. Scripts are disabled because a package's script could download and run
+ * anything. The engine check is off because the harness does not run on the Node that runs npm: it is native or includes its own Node.
  */
 const NPM_CI = [
   'npm',
@@ -16,11 +16,11 @@ const NPM_CI = [
   '--no-audit',
   '--no-fund',
   '--no-update-notifier',
-  // Overrides a log level inherited from an npm that runs floe, so that the reason of a failure is printed.
+  // This option overrides a log level inherited from an npm that runs floe, so that the reason of a failure is printed.
   '--loglevel=error',
 ];
 
-/** Rejects with `setup_failed` when npm is missing or fails. */
+/** Installs the packages of the lock in `dir`. Rejects with `setup_failed` when npm is missing or fails. */
 export async function installWithNpm(name: string, dir: string): Promise<void> {
   const failure = await runTool(NPM_CI, { cwd: dir, env: process.env });
   if (failure === null) return;
@@ -30,7 +30,10 @@ export async function installWithNpm(name: string, dir: string): Promise<void> {
   throw new FloeError('setup_failed', message, { harness: name }, failure.cause);
 }
 
-/** Links `node` in the installation's root to the Node of the platform's package. Rejects with `setup_failed` when none runs. */
+/**
+ * Links `node` in the installation's root to the Node of the package for this platform. Rejects with `setup_failed` when no such Node
+ * runs.
+ */
 export async function linkNode(name: string, dir: string, nodeVersion: string): Promise<void> {
   const platform = `${process.platform}-${process.arch}`;
   for (const candidate of [`node-${platform}`, `node-bin-${platform}`]) {

@@ -9,7 +9,7 @@ const PERMISSIONS = 0o777;
 
 /**
  * Lets every user read a directory and everything in it, and run the files that their owner may run, independent of the installing
- * user's umask. Sandboxes run as other users, and an installation contains no secrets.
+ * user's umask. This is needed because sandboxes run as other users; an installation contains no secrets.
  */
 export async function makeReadable(dir: string): Promise<void> {
   await allow(dir);

@@ -11,8 +11,8 @@ const SYSTEM_BIN = '/usr/bin';
 const REMEDY = 'on Debian and Ubuntu: apt install python3-venv';
 
 /**
- * Installs exactly the packages in the lock, from wheels only, because building from source runs a package's code. Compilation is
- * a separate step, {@link COMPILE}.
+ * Arguments with which Python installs exactly the packages in the lock, from wheels only, because building from source runs a package's
+ * code. Compilation is a separate step, {@link COMPILE}.
  */
 const PIP_INSTALL = [
   '-m',
@@ -28,13 +28,13 @@ const PIP_INSTALL = [
 ];
 
 /**
- * Compiles all modules, since a sandbox cannot write to the installation. Python uses the result without comparing the times of
- * source files, which a file system may change.
+ * Arguments with which Python compiles all modules, because a sandbox cannot write to the installation. Python uses the result without
+ * comparing the times of source files, which a file system may change.
  */
 const COMPILE = ['-m', 'compileall', '-q', '--invalidation-mode', 'unchecked-hash'];
 
 /**
- * Makes a virtual environment in `<dir>/venv` from `<dir>/requirements.txt`, for use after `dir` was moved to `target`. Rejects
+ * Makes a virtual environment in `<dir>/venv` from `<dir>/requirements.txt`, for use after `dir` has been moved to `target`. Rejects
  * with `setup_failed` when there is no suitable Python or pip fails.
  */
 export async function installWithPip(name: string, dir: string, target: string): Promise<void> {
@@ -62,7 +62,7 @@ export async function installWithPip(name: string, dir: string, target: string):
   await step('the modules could not be compiled', compile);
 }
 
-/** A Python that sandboxes can read, too: one of the system's, not one that a version manager installed in a home directory. */
+/** Finds a Python that sandboxes can read, too: one of the system's, not one that a version manager installed in a home directory. */
 async function findPython(name: string): Promise<string> {
   for (const candidate of await candidatePythons()) {
     const check = `import sys, venv, ensurepip; sys.exit(sys.version_info < (${MIN_PYTHON.join(', ')}))`;
@@ -76,7 +76,10 @@ async function findPython(name: string): Promise<string> {
   );
 }
 
-/** Real paths of the system's Pythons, the default one first. A real path continues to name the same version when the default changes. */
+/**
+ * Returns the real paths of the system's Pythons, the default one first. A real path continues to name the same version when the default
+ * changes.
+ */
 async function candidatePythons(): Promise<string[]> {
   const names = await readdir(SYSTEM_BIN).catch(() => []);
   const versioned = names.filter((name) => /^python3\.\d+$/.test(name)).sort();

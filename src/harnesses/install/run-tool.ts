@@ -4,27 +4,27 @@ import { MIB } from '../../core/bytes.ts';
 
 const run = promisify(execFile);
 
-/** Most output of a tool. npm and pip print a warning for each of many packages. */
+/** Most bytes of output that a tool may print. npm and pip print a warning for each of many packages. */
 const MAX_OUTPUT_BYTES = 16 * MIB;
-/** Characters at the end of the error output that a failure includes. */
+/** Most characters from the end of stderr that a failure quotes. */
 const STDERR_CHARS = 1_000;
 
 type ToolOptions = {
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
-  /** Time after which the tool is killed; no limit when left out. */
+  /** Time in milliseconds after which the tool is killed; there is no limit when it is left out. */
   readonly timeoutMs?: number;
 };
 
 export type ToolFailure = {
   /** Whether the program does not exist. */
   readonly missing: boolean;
-  /** The end of its error output, or the error's message. */
+  /** The end of the tool's stderr, or the error's message when stderr is empty. */
   readonly reason: string;
   readonly cause: unknown;
 };
 
-/** Runs a program with an empty stdin. Returns `null` when it exited with 0. */
+/** Runs a program with an empty stdin. Returns `null` when it exited with 0, otherwise its failure. */
 export async function runTool(
   [program = '', ...args]: readonly string[],
   options: ToolOptions,

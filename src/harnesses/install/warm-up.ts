@@ -8,12 +8,12 @@ import { commandOf, programPath } from './catalog.ts';
 import { makeReadable } from './permissions.ts';
 import { runTool, type ToolFailure } from './run-tool.ts';
 
-/** Timeout of one run. Printing a version takes a second or two, and many times that on a busy machine. */
+/** Time limit of one run. Printing a version takes a second or two, and many times that on a busy machine. */
 const WARM_UP_TIMEOUT_MS = 120_000;
-/** Prefix of the directory in which a cache is built. It is renamed when the cache is complete. */
+/** Prefix of the temporary directory in which a cache is built. It is renamed when the cache is complete. */
 const TEMP_CACHE_PREFIX = '.compile-cache-';
 
-/** Runs the program once, without the user's settings. Rejects with `setup_failed` when it does not start. */
+/** Checks that the program starts, by running it once without the user's settings. Rejects with `setup_failed` when it does not start. */
 export async function checkStart(name: string, install: HarnessInstall, dir: string): Promise<void> {
   const program = programPath(install, dir);
   if (!(await exists(program))) {
@@ -29,8 +29,8 @@ export async function checkStart(name: string, install: HarnessInstall, dir: str
 }
 
 /**
- * Fills Node's compile cache by running the program once, after the installation was moved to its final path. Does nothing when
- * the cache exists, or for a harness without Node. Rejects with `setup_failed` when the program does not start.
+ * Fills Node's compile cache by running the program once, after the installation was moved to its final path. Does nothing when the
+ * cache exists, or for a harness without Node. Rejects with `setup_failed` when the program does not start.
  */
 export async function fillCompileCache(name: string, install: HarnessInstall, dir: string): Promise<void> {
   const cache = compileCacheDir(dir);
@@ -41,7 +41,7 @@ export async function fillCompileCache(name: string, install: HarnessInstall, di
     const failure = await runOnce(install, dir, install.warmUp, env);
     if (failure !== null) throw startFailure(name, dir, failure);
     if (install.cacheRun !== undefined) await runOnce(install, dir, install.cacheRun, env);
-    // Node makes its cache readable only to the user that writes it.
+    // Node makes its cache readable only to the user that wrote it.
     await makeReadable(filling);
     await shareWithSandboxes(filling);
     await rename(filling, cache);
@@ -53,7 +53,7 @@ export async function fillCompileCache(name: string, install: HarnessInstall, di
   }
 }
 
-/** Runs the program once with an empty home directory, so without the user's settings and keys. */
+/** Runs the program once with an empty home directory, and therefore without the user's settings and keys. */
 async function runOnce(
   install: HarnessInstall,
   dir: string,
@@ -77,7 +77,10 @@ function startFailure(name: string, dir: string, failure: ToolFailure): FloeErro
   return new FloeError('setup_failed', message, { harness: name }, failure.cause);
 }
 
-/** Node appends the user id to the name of a cache, as in `v22.23.3-x64-9ac5647c-0`. The links give the sandbox user the same cache. */
+/**
+ * Links the cache under the name that Node uses for the sandbox user. Node appends the user id to the name of a cache, as in
+ * `v22.23.3-x64-9ac5647c-0`.
+ */
 async function shareWithSandboxes(cache: string): Promise<void> {
   for (const name of await readdir(cache)) {
     const shared = name.replace(/-\d+$/, `-${SANDBOX_UID}`);
