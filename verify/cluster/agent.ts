@@ -1,5 +1,5 @@
-// The smallest agent that holds a conversation: a few turns with the model, each with the whole history, and a file at the end. Its
-// compiled form runs in the sandbox.
+// The smallest agent that holds a conversation: it calls the model for a few turns, each time with the whole history, and then writes a
+// file. Its compiled form runs in the sandbox.
 import { writeFileSync } from 'node:fs';
 
 const TURNS = 4;

@@ -41,18 +41,18 @@ const { values: options } = parseArgs({
 });
 
 const ROOT = packageRoot();
-/** The command is run as a user runs it. */
+/** The compiled `floe` command, started as a user starts it. */
 const FLOE = join(ROOT, 'dist', 'cli', 'main.js');
 const NODES = 3;
-/** The share of finished sessions at which a node is killed. */
+/** Share of finished sessions at which a node is killed. */
 const KILL_NODE_AT = 0.2;
-/** The share of finished sessions at which a replica is killed. */
+/** Share of finished sessions at which a server replica is killed. */
 const KILL_REPLICA_AT = 0.5;
-/** A run that takes longer has stalled. */
+/** Longest duration of a run. A run that takes longer has stalled and fails. */
 const LIMIT_MS = 45 * 60_000;
 const READY_TIMEOUT_MS = 180_000;
 const POLL_INTERVAL_MS = 250;
-/** Failed sessions and token mismatches that are printed. */
+/** Most failed sessions and most token mismatches that are printed. */
 const MAX_PRINTED = 10;
 
 const startedSchema = z.object({
@@ -71,7 +71,7 @@ function step(text: string): void {
   console.error(`▸ ${text}`);
 }
 
-/** The first of `count` consecutive ports of loopback that are free. */
+/** Returns the first of `count` consecutive loopback ports that are free. */
 async function consecutivePorts(count: number): Promise<number> {
   for (;;) {
     const base = 20_000 + Math.floor(systemRandom() * 10_000);
@@ -90,7 +90,7 @@ function clusterConfig(dir: string, port: number, scenarios: readonly string[]):
     name: 'demo',
     shared: `${dir}/shared`,
     scratch: `${dir}/scratch`,
-    // All hosts of this Slurm are this machine.
+    // Every host of this private Slurm is this machine, so the servers are reached on loopback.
     host_name: '127.0.0.1',
     listen: '127.0.0.1',
     floe,
@@ -109,14 +109,14 @@ function clusterConfig(dir: string, port: number, scenarios: readonly string[]):
           },
         ],
         options: ['--log-level', 'warn', '--upload-root', ROOT],
-        // More than half of a node, so that no two jobs share one.
+        // Each job takes more than half of a node's CPUs, so that no two jobs run on the same node.
         job: { cpus: 5 },
       },
     ],
   };
 }
 
-/** Runs the `floe` command and returns its output. Throws an Error when it fails. */
+/** Runs the `floe` command and returns its standard output. Throws an Error when the command fails. */
 async function floe(env: NodeJS.ProcessEnv, ...args: readonly string[]): Promise<string> {
   const child = spawn(process.execPath, [FLOE, ...args], { env, stdio: ['ignore', 'pipe', 'inherit'] });
   let text = '';
@@ -128,7 +128,7 @@ async function floe(env: NodeJS.ProcessEnv, ...args: readonly string[]): Promise
   return text;
 }
 
-/** Pids of processes with all of these among their arguments. */
+/** Returns the pids of processes whose command lines contain all of these arguments. */
 function pidsWith(...args: readonly string[]): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
@@ -138,15 +138,15 @@ function pidsWith(...args: readonly string[]): number[] {
         const commandLine = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
         return args.every((arg) => commandLine.includes(arg));
       } catch {
-        // The process has just ended.
+        // The process ended while its command line was read.
         return false;
       }
     });
 }
 
 /**
- * Ends a job as a power failure of its host would: floe's process is suspended first, so that it can send nothing, and then every process
- * of the job is killed. `args` are arguments that only floe's process in that job has.
+ * Ends a job as a power failure of its host would. It suspends floe's process first, so that this process can send nothing more, and then
+ * kills every process of the job. `args` are arguments that only floe's process in that job has.
  */
 function killJob(env: NodeJS.ProcessEnv, id: string, ...args: readonly string[]): void {
   const pids = pidsWith(FLOE, ...args);
@@ -156,7 +156,7 @@ function killJob(env: NodeJS.ProcessEnv, id: string, ...args: readonly string[])
   if (status !== 0) throw new Error(`scancel ${id} ended with ${status}`);
 }
 
-/** Resolves once all nodes are healthy and each can use every engine. */
+/** Resolves when all nodes are healthy and every node can use every engine. */
 async function untilReady(trainer: ClusterTrainer): Promise<void> {
   const deadlineMs = systemClock.monotonicMs() + READY_TIMEOUT_MS;
   for (;;) {
@@ -220,7 +220,7 @@ async function measure(dir: string, slurm: Slurm): Promise<Report> {
 
 async function run(): Promise<Report> {
   const dir = mkdtempSync(join(tmpdir(), 'floe-cluster-'));
-  // Started by root, PostgreSQL runs as another user, which must reach its data.
+  // A PostgreSQL that root starts runs as another user, which must be able to enter this directory.
   chmodSync(dir, 0o755);
   mkdirSync(join(dir, 'shared'), { mode: 0o755 });
   mkdirSync(join(dir, 'scratch'), { mode: 0o755 });
@@ -249,7 +249,7 @@ function printLogs(dir: string): void {
   for (const name of readdirSync(logs)) console.error(`\n--- ${name}\n${tailOf(join(logs, name))}`);
 }
 
-/** Prints the figures; whether every promise was kept. */
+/** Prints the results of the run. Returns whether every check passed. */
 function print(report: Report): boolean {
   for (const { session_id, outcome, error } of report.errors.slice(0, MAX_PRINTED)) {
     console.error(`${session_id}: ${outcome}: ${error?.code}: ${error?.message}`);

@@ -1,5 +1,5 @@
-// A private Slurm on this machine: munge, one controller and one slurmd per node, in a temporary directory, on free ports, ended by pid.
-// All nodes share the machine, so networks and control groups are not part of what it shows.
+// Starts a private Slurm on this machine: munge, one controller and one slurmd per node, in a temporary directory and on free ports. Its
+// daemons are ended by pid. All nodes share the machine, so networks and control groups are not tested.
 import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -9,18 +9,18 @@ import { hostname } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 
-/** Longest wait for the daemons. A busy machine takes seconds. */
+/** Longest wait for the daemons to start. On a busy machine this takes seconds. */
 const START_TIMEOUT_MS = 60_000;
-/** A daemon that does not end within this time after SIGTERM is killed. */
+/** Longest time that a daemon may take to end after SIGTERM; it is then killed. */
 const STOP_GRACE_MS = 15_000;
 const POLL_INTERVAL_MS = 100;
 
 const PROGRAMS = ['munged', 'slurmctld', 'slurmd', 'sbatch', 'squeue', 'scancel', 'scontrol', 'sinfo'];
-/** Daemons are below sbin, which is not on the PATH of every user. */
+/** Search path for Slurm's programs. It includes sbin, where the daemons are, because not every user's PATH does. */
 const PATH = [process.env.PATH ?? '', '/usr/sbin', '/usr/local/sbin'].join(delimiter);
 
 export type Slurm = {
-  /** The environment in which sbatch and the other commands reach this Slurm. */
+  /** Environment variables with which sbatch and the other commands reach this Slurm. */
   readonly env: NodeJS.ProcessEnv;
   /** Kills running jobs and ends the daemons. */
   stop(): Promise<void>;
@@ -38,7 +38,7 @@ function programPath(name: string): string {
   return path;
 }
 
-/** Why this machine cannot start a Slurm; `null` when it can. */
+/** Returns the reason why this machine cannot start a Slurm; `null` when it can. */
 export function whyNoSlurm(): string | null {
   const missing = PROGRAMS.filter((name) => find(name) === undefined);
   if (missing.length > 0) return `${missing.join(', ')} missing: apt-get install slurm-wlm munge`;
@@ -52,7 +52,7 @@ function userId(user: string): number | null {
   return status === 0 ? Number(stdout.trim()) : null;
 }
 
-/** Free ports of loopback, all different: they are held open together until all are known. */
+/** Returns distinct free loopback ports. All of them are held open until every port is known, so that no port is returned twice. */
 async function freePorts(count: number): Promise<number[]> {
   const servers = Array.from({ length: count }, () => createServer().listen(0, '127.0.0.1'));
   await Promise.all(servers.map((server) => once(server, 'listening')));
@@ -101,7 +101,7 @@ PartitionName=main Nodes=${nodes.join(',')} Default=YES MaxTime=INFINITE State=U
 `;
 }
 
-/** Starts nodes n1 to n{count} with `cpus` each, and resolves once all are idle. Rejects with an Error that names the logs. */
+/** Starts nodes n1 to n{count} with `cpus` CPUs each. Resolves when all nodes are idle. Rejects with an Error that names the log files. */
 export async function startSlurm({
   dir,
   count,
@@ -123,7 +123,7 @@ export async function startSlurm({
     spawnSync(programPath('scancel'), ['--signal=KILL', '--full', '--user=root'], {
       env: { ...process.env, SLURM_CONF: conf },
     });
-    // In reverse order, slurmd first: it ends the processes that its jobs left.
+    // Daemons are ended in reverse order: slurmd comes first, because it ends the remaining processes of its jobs.
     for (const child of [...children].reverse()) await end(child);
   };
   try {
@@ -131,7 +131,7 @@ export async function startSlurm({
     const munge = startMunge(start);
     await until(() => existsSync(munge), 'munged does not create its socket');
     writeFileSync(conf, slurmConf(dir, nodes, await freePorts(count + 1), cpus, munge));
-    // Jobs find node on the PATH of the process that starts them.
+    // Jobs inherit the PATH of the process that submits them, and must find node on it.
     const env = { ...process.env, SLURM_CONF: conf, PATH };
     start('slurmctld', ['-D', '-f', conf], { env });
     for (const name of nodes) {
@@ -153,7 +153,7 @@ export async function startSlurm({
   }
 }
 
-/** Starts munged and returns the path of its socket. It needs a key, and folders that only root or its own user may write to. */
+/** Starts munged and returns the path of its socket. munged needs a key, and folders to which only root or its own user may write. */
 function startMunge(start: (program: string, args: readonly string[], options?: SpawnOptions) => void): string {
   const user = userId('munge');
   if (user === null) throw new Error('there is no user munge');
@@ -195,7 +195,7 @@ async function end(child: ChildProcess): Promise<void> {
   cancelKill();
 }
 
-/** The last lines of a log. */
+/** Returns the last lines of a log file. */
 export function tailOf(path: string, lines = 20): string {
   return existsSync(path) ? readFileSync(path, 'utf8').split('\n').slice(-lines).join('\n') : `${path} does not exist`;
 }

@@ -1,4 +1,5 @@
-// The trainer's side of the demonstration: tasks, their results by cursor from whichever replica replies, and their checks.
+// The trainer of the cluster demonstration. It submits tasks, reads their results by cursor from any replica that replies, and checks
+// them.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,17 +11,17 @@ import { FloeError } from '../../src/core/errors.ts';
 import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
 import { checkAgainstLedger } from '../../src/sim/index.ts';
 
-/** Pause between two tries when no replica replies. */
+/** Milliseconds to wait before a call is repeated when no replica replies. */
 const RETRY_PAUSE_MS = 200;
 const TOPICS = ['harbour', 'lighthouse', 'ferry', 'crane'];
 
 export type ClusterTasks = {
   readonly requests: readonly TaskRequestInput[];
-  /** Files of the scenarios that the simulated engine needs for them. */
+  /** Scenario files for the simulated engine that these tasks need. */
   readonly scenarios: readonly string[];
 };
 
-/** The tasks of a harness: the demo's for `pi`, short conversations for any other. */
+/** Returns the tasks for a harness: those of the demo for `pi`, and short conversations for any other harness. */
 export async function tasksOf(harness: string): Promise<ClusterTasks> {
   if (harness === 'pi') {
     const { tasks } = demoTasks();
@@ -46,10 +47,10 @@ export type CheckReport = {
   readonly lost: number;
   readonly duplicated: number;
   readonly mismatches: readonly object[];
-  /** Trainable tokens of all results. */
+  /** Number of trainable tokens in all results. */
   readonly tokens: number;
   readonly attempts: number;
-  /** Results with another outcome than `completed`. */
+  /** Results whose outcome is not `completed`. */
   readonly errors: readonly SessionResult[];
 };
 
@@ -63,7 +64,7 @@ export class ClusterTrainer {
     this.client = new FloeClient({ url, token });
   }
 
-  /** Repeats a call that any replica may serve until one has. Throws errors that repeating cannot help. */
+  /** Repeats a call until a replica has served it. Throws errors that a repetition cannot resolve. */
   async untilServed<T>(call: () => Promise<T>): Promise<T> {
     for (;;) {
       try {
@@ -75,7 +76,9 @@ export class ClusterTrainer {
     }
   }
 
-  /** Distributes the sessions over the tasks. Each task has an id, so a repeated submission changes nothing. */
+  /**
+   * Submits `sessions` sessions, distributed evenly over the tasks. Each task has an id, so that repeating a submission changes nothing.
+   */
   async submit(requests: readonly TaskRequestInput[], sessions: number): Promise<void> {
     for (const [index, request] of requests.entries()) {
       const num_samples = Math.floor((sessions + index) / requests.length);
@@ -85,7 +88,7 @@ export class ClusterTrainer {
     }
   }
 
-  /** Reads results by cursor until every session has one; calls `onResult` with their number after each. */
+  /** Reads results by cursor until every session has one. After each result, it calls `onResult` with the number of results so far. */
   async collect(onResult: (count: number) => void): Promise<void> {
     while (this.results.length < this.submitted.size) {
       await this.untilServed(async () => {
@@ -99,7 +102,7 @@ export class ClusterTrainer {
     }
   }
 
-  /** Compares the results with what was submitted, with a second reading from the start, and with the engines' ledgers. */
+  /** Compares the results with the submitted sessions, with a second reading of all results, and with the engines' ledgers. */
   async check(ledgerDir: string): Promise<CheckReport> {
     const secondReading = await this.untilServed(async () => {
       const ids: string[] = [];
@@ -114,7 +117,7 @@ export class ClusterTrainer {
     const ledger = readdirSync(ledgerDir)
       .filter((name) => name.startsWith('ledger-'))
       .flatMap((name) => readFileSync(join(ledgerDir, name), 'utf8').split('\n'))
-      // The last line of a killed engine may be cut.
+      // When an engine was killed, the last line of its ledger may be incomplete; such a line is skipped.
       .filter((line) => line.endsWith('}'))
       .map((line) => JSON.parse(line));
     const { mismatches, trainable_tokens } = checkAgainstLedger(this.results, ledger, 'processed');

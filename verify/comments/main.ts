@@ -8,7 +8,7 @@ import { parseSource, type SourceFile } from '../../tools/lint/source.ts';
 import { seededRandom } from '../../tools/seeded-random.ts';
 
 const FOLDERS = ['src', 'verify', 'bench', 'tools', 'test'];
-/** Directives for tools are no comments for people. */
+/** Matches directives for tools, which are not counted as comments. */
 const DIRECTIVE = /^\s*(biome-ignore|@ts-)/;
 
 const { values: options } = parseArgs({
@@ -21,10 +21,10 @@ const { values: options } = parseArgs({
 
 type Drawn = {
   readonly path: string;
-  /** From 1. */
+  /** Line number of the comment, counted from 1. */
   readonly line: number;
   readonly text: string;
-  /** The first line of code after the comment, or the code in front of it on the same line. */
+  /** The first line of code after the comment; for a comment at the end of a line, the code before it. */
   readonly code: string;
 };
 
@@ -36,7 +36,7 @@ function sourceFiles(root: string, folder: string): SourceFile[] {
   });
 }
 
-/** The comments of a file; consecutive line comments count as one. */
+/** Returns the comments of a file. Consecutive line comments count as one comment. */
 function commentsOf(file: SourceFile): Drawn[] {
   const lines = file.text.split('\n');
   const groups: { firstLine: number; lastLine: number; text: string; isBlock: boolean }[] = [];

@@ -1,30 +1,30 @@
-// A TCP proxy that delays, cuts and resets connections, in ways that a kernel without netem cannot.
+// A TCP proxy that delays, cuts and resets connections. It needs no netem in the kernel.
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 
-/** How connections are treated. Every function is called for each connection or chunk, so that a treatment can be random. */
+/** How the proxy treats connections. Every function is called again for each connection or chunk, so that the treatment can be random. */
 export type Treatment = {
-  /** Delay before each chunk is passed on, in milliseconds. */
+  /** Returns the delay in milliseconds before the next chunk is forwarded. */
   readonly delayMs?: () => number;
-  /** Directions whose bytes are held back, as by a dropped route: `up` is client to server. */
+  /** Directions whose bytes are held back, as when packets are lost on the route. `up` is client to server. */
   readonly frozen?: 'both' | Direction;
-  /** Number of reply bytes after which the connection is reset; `null` for never. */
+  /** Returns the number of reply bytes after which a connection is reset; `null` when it is not reset. */
   readonly resetAfter?: () => number | null;
-  /** Number of reply bytes after which the connection ends in order; `null` for never. */
+  /** Returns the number of reply bytes after which a connection is closed with FIN; `null` when it is not closed. */
   readonly cutAfter?: () => number | null;
-  /** Writes one byte at a time. */
+  /** Whether each byte is written separately. */
   readonly trickle?: boolean;
-  /** Closes new connections immediately. */
+  /** Whether new connections are closed immediately. */
   readonly refuse?: boolean;
 };
 
 type Direction = 'up' | 'down';
 type Limits = { readonly reset: number | null; readonly cut: number | null; passedBytes: number };
-/** One direction of a connection; `flush` passes on what was held back. */
+/** One direction of a connection. `flush` forwards the bytes that were held back. */
 type Pipe = { readonly flush: () => void };
 
-/** Chunks that are held back in one direction before its source is paused. */
+/** Most chunks that are held back in one direction; then the proxy stops reading from the sender. */
 const MAX_HELD_CHUNKS = 64;
 
 export class ChaosProxy {
@@ -33,7 +33,7 @@ export class ChaosProxy {
   private readonly connections = new Set<readonly Pipe[]>();
   private treatment: Treatment = {};
 
-  /** Listens on loopback; `target` names the server of each new connection. */
+  /** Starts a proxy on loopback. `target` returns the address of the server for each new connection. */
   static async start(target: () => { readonly host: string; readonly port: number }): Promise<ChaosProxy> {
     const proxy = new ChaosProxy(target);
     proxy.server.listen(0, '127.0.0.1');
@@ -51,7 +51,10 @@ export class ChaosProxy {
     return `http://127.0.0.1:${port}`;
   }
 
-  /** Changes the treatment of new and open connections; bytes that a freeze held back are passed on when it ends. */
+  /**
+   * Changes the treatment of new and open connections. Bytes that a frozen direction held back are forwarded when the new treatment does
+   * not freeze it.
+   */
   set(treatment: Treatment): void {
     this.treatment = treatment;
     for (const pipes of this.connections) for (const pipe of pipes) pipe.flush();
@@ -84,7 +87,7 @@ export class ChaosProxy {
   }
 
   private pipe(from: Socket, to: Socket, direction: Direction, limits: Limits | null): Pipe {
-    /** `null` is the end of the stream. */
+    /** Chunks that wait to be forwarded, in order; `null` marks the end of the stream. */
     const held: (Buffer | null)[] = [];
     let isPassing = false;
     const isFrozen = (): boolean => this.treatment.frozen === 'both' || this.treatment.frozen === direction;
@@ -116,7 +119,10 @@ export class ChaosProxy {
   }
 }
 
-/** Whether the connection ended within this chunk, which then has been passed on in part. */
+/**
+ * Forwards the part of the chunk before the byte limit and closes or resets the connection there. Returns whether it did so; returns
+ * `false` when the limit lies after this chunk.
+ */
 function endsWithin(chunk: Buffer, to: Socket, from: Socket, limits: Limits): boolean {
   const limit = limits.reset ?? limits.cut;
   if (limit === null) return false;

@@ -1,4 +1,5 @@
-// Compares what a trainer was promised with what it received, what the engine sampled and what is left on the machine.
+// Compares the promises that the service made to a trainer with the results that the trainer received, with the tokens that the engine
+// sampled, and with the processes and files that remain on the machine.
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { sleep, systemClock } from '../../src/core/clock.ts';
@@ -7,39 +8,41 @@ import { checkAgainstLedger, type LedgerCheckOptions, type LedgerEntry } from '.
 import { processesWith } from './child.ts';
 import type { Trainer } from './trainer.ts';
 
-/** Failures of the infrastructure must never have a reward. */
+/** Outcomes of infrastructure failures, whose reward must be `null`. */
 const WITHOUT_REWARD: readonly Outcome[] = ['infra_error', 'engine_error', 'cancelled', 'env_error', 'verifier_error'];
-/** How long processes and files of ended sessions may take to disappear. */
+/** Longest time in which processes and files of ended sessions must disappear. */
 const LEAK_WAIT_MS = 10_000;
 const POLL_INTERVAL_MS = 100;
-/** Token mismatches that are listed; more are counted. */
+/** Most token mismatches that are listed; only the number of further ones is reported. */
 const MAX_LISTED_MISMATCHES = 20;
-/** A journal keeps the segment that is written and the one before it. */
+/** Most journal segments of a gateway: the segment being written and the one before it. */
 const MAX_JOURNAL_SEGMENTS = 2;
 
-/** Each list holds one sentence for each broken promise. */
+/** The broken promises by kind. Each list holds one sentence for each broken promise. */
 export type Findings = {
-  /** Promised sessions without a result. */
+  /** Acknowledged sessions that have no result. */
   readonly lost: readonly string[];
-  /** Sessions with two results. */
+  /** Sessions that have two results. */
   readonly duplicated: readonly string[];
-  /** Processes and files that ended sessions left. */
+  /** Processes and files that ended sessions did not remove. */
   readonly leaked: readonly string[];
-  /** Every other broken promise. */
+  /** Broken promises of every other kind. */
   readonly wrong: readonly string[];
 };
 
 export function checkPromises(
   trainer: Trainer,
   ledger: readonly LedgerEntry[],
-  // In chat mode the weights' version is asked for separately: when that connection breaks, it stays unknown.
+  // By default, unknown policy versions are allowed: in chat mode the version comes from a separate request, which fails when its
+  // connection breaks.
   { unknownVersions = 'allow' }: LedgerCheckOptions,
 ): Omit<Findings, 'leaked'> {
   const promised = new Set(trainer.promised());
   const lost = trainer.outstanding().map((id) => `session ${id} has no result`);
   const wrong = [...trainer.violations, ...[...trainer.results.values()].flatMap((result) => checkResult(result))];
   for (const [id, { task_id }] of trainer.results) {
-    // A submission whose reply was lost is repeated, so every result, of a refilled session too, belongs to an acknowledged task.
+    // The trainer repeats a submission whose reply was lost. Every result, also of a session added by a refill, must therefore belong to
+    // an acknowledged task.
     if (!promised.has(id) && !trainer.tasks.has(task_id)) wrong.push(`result for the unknown session ${id}`);
   }
   const verifiable = [...trainer.results.values()].filter(({ session_id }) => !trainer.undetectable.has(session_id));
@@ -62,8 +65,8 @@ function checkResult({ session_id, status, outcome, reward, trajectory }: Sessio
 }
 
 /**
- * Processes that carry `marker` and files of sessions below `stateDirs`, as sentences. Waits for them to disappear, and returns what is
- * left after ten seconds.
+ * Waits until no process carries `marker` and `stateDirs` hold no files of sessions, for at most {@link LEAK_WAIT_MS}. Returns one sentence
+ * for each that remains.
  */
 export async function checkLeaks(marker: string, stateDirs: readonly string[]): Promise<string[]> {
   const deadlineMs = systemClock.monotonicMs() + LEAK_WAIT_MS;
@@ -74,12 +77,16 @@ export async function checkLeaks(marker: string, stateDirs: readonly string[]): 
   }
 }
 
-/** Sandboxes, sockets and attempt records of sessions, and journal segments beyond those that a journal keeps. */
+/**
+ * Returns one sentence for each remaining sandbox, socket and attempt record of a session, and for each journal segment beyond {@link
+ * MAX_JOURNAL_SEGMENTS}.
+ */
 async function filesIn(stateDirs: readonly string[]): Promise<string[]> {
   const files: string[] = [];
   for (const dir of stateDirs) {
     for (const part of ['sockets', 'attempts']) files.push(...(await entriesOf(join(dir, part))));
-    // Each process has a folder for each back end; those of running processes stay.
+    // Each process has a folder for each runtime back end. These folders remain as long as the process runs; only their contents are
+    // leaks.
     for (const backend of await entriesOf(join(dir, 'sessions'))) files.push(...(await entriesOf(backend)));
     const segments = await entriesOf(join(dir, 'journal'));
     if (segments.length > MAX_JOURNAL_SEGMENTS) files.push(`${segments.length} journal segments in ${dir}`);

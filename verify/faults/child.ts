@@ -1,4 +1,4 @@
-// Child processes that are meant to be killed. Only processes started here, and their descendants, are ever signalled, by pid.
+// Child processes that the fault programs kill on purpose. Only processes started here, and their descendants, are ever signalled, by pid.
 import { type ChildProcessByStdio, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -6,16 +6,16 @@ import { createInterface, type Interface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { systemClock } from '../../src/core/clock.ts';
 
-/** How much of a child's standard error is kept for messages, in characters. */
+/** Most characters of a child's standard error that are kept for error messages. */
 const KEPT_ERROR_CHARS = 4_000;
-/** A child that does not end within this time after SIGTERM is killed. */
+/** Longest time that a child may take to end after SIGTERM; it is then killed. */
 const STOP_GRACE_MS = 15_000;
 
 type Exit = { readonly code: number | null; readonly signal: NodeJS.Signals | null };
 
 const running = new Set<Child>();
 
-// However this program ends, the processes that it started end with it.
+// The children are killed when this program ends, for whatever reason.
 process.on('exit', () => {
   for (const child of running) killPid(child.target);
 });
@@ -24,13 +24,13 @@ for (const [name, number] of Object.entries({ SIGHUP: 1, SIGINT: 2, SIGTERM: 15 
 }
 
 export class Child {
-  /** Settles when the process has ended. */
+  /** Resolves when the process has ended. */
   readonly exited: Promise<Exit>;
-  /** Standard output by lines. */
+  /** Standard output of the process, read line by line. */
   readonly lines: Interface;
-  /** It has printed its first line, which says that it serves. */
+  /** Whether the child has printed its first line, which reports that it accepts requests. */
   isReady = false;
-  /** A restart of it is under way. */
+  /** Whether the child process is being restarted. */
   isRestarting = false;
   private readonly process: ChildProcessByStdio<null, Readable, Readable>;
   private readonly command: readonly string[];
@@ -67,12 +67,12 @@ export class Child {
     return this.process.signalCode === 'SIGKILL';
   }
 
-  /** The last characters of its standard error. */
+  /** The last characters of the child's standard error. */
   get errors(): string {
     return this.stderr;
   }
 
-  /** Resolves to true when it prints its first line, false when it ends before that. */
+  /** Resolves to true when the child prints its first line, and to false when the child ends before that. */
   async becameReady(): Promise<boolean> {
     const line = once(this.lines, 'line').then(() => {
       this.isReady = true;
@@ -85,7 +85,7 @@ export class Child {
     if (this.isRunning) this.process.kill(name);
   }
 
-  /** The pid of the process itself; under strace that is the process that strace runs. */
+  /** The pid of the program itself. When the child runs under strace, this is the process that strace started. */
   get target(): number {
     return this.command[0] === 'strace' ? (childrenOf(this.pid)[0] ?? this.pid) : this.pid;
   }
@@ -108,12 +108,12 @@ export class Child {
   }
 }
 
-/** Kills every child that is still running. */
+/** Kills every child that is still running and waits until all have ended. */
 export async function killAll(): Promise<void> {
   await Promise.all([...running].map((child) => child.kill()));
 }
 
-/** Pids of processes other than this one whose environment or command line contains `marker`. */
+/** Returns the pids of processes, except this one, whose environment or command line contains `marker`. */
 export function processesWith(marker: string): number[] {
   return readdirSync('/proc')
     .map(Number)
@@ -123,14 +123,14 @@ export function processesWith(marker: string): number[] {
         try {
           return readFileSync(`/proc/${pid}/${file}`, 'latin1').includes(marker);
         } catch {
-          // The process has ended, or belongs to another user.
+          // The process has ended or belongs to another user, so its files cannot be read.
           return false;
         }
       }),
     );
 }
 
-/** Pids of the direct children of a process; none when it has ended. */
+/** Returns the pids of a process's direct children; an empty list when the process has ended. */
 export function childrenOf(pid: number): number[] {
   try {
     return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
@@ -139,14 +139,14 @@ export function childrenOf(pid: number): number[] {
   }
 }
 
-/** Resident memory of a process, in KiB. Throws an Error when it has ended. */
+/** Returns the resident memory of a process in KiB. Throws an Error when the process has ended. */
 export function residentKb(pid: number): number {
   const [, text] = /VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
   if (text === undefined) throw new Error(`process ${pid} has no resident memory: it has ended`);
   return Number(text);
 }
 
-/** Signals a process that descends from one started here; false when it has already ended. */
+/** Sends a signal to a process that descends from one started here. Returns false when that process has already ended. */
 export function killPid(pid: number, name: NodeJS.Signals = 'SIGKILL'): boolean {
   try {
     return process.kill(pid, name);

@@ -27,17 +27,17 @@ const { values: options } = parseArgs({
 const POINTS = Number(options.points ?? (options.quick ? 40 : 400));
 const KILLS = Number(options.kills ?? (options.quick ? 40 : 1_000));
 const SESSIONS = Number(options.sessions ?? (options.quick ? 200 : 5_000));
-/** Sessions of the scenario whose system calls are counted. */
+/** Number of sessions that run while the system calls of a process are counted. */
 const SCENARIO_SESSIONS = 20;
-/** After this many points all processes run untraced for a while, so that sessions can finish. */
+/** Number of kill points after which all processes run without strace for a while, so that sessions can finish. */
 const REVIVE_INTERVAL = 25;
-/** A point that the traffic does not reach within this time is not counted. */
+/** Longest time in which the traffic must reach a kill point. A point that is not reached in this time is not counted. */
 const REACH_MS = 8_000;
-/** How far the share of kills may be ahead of the share of finished sessions. */
+/** Greatest amount by which the share of performed kills may exceed the share of finished sessions. */
 const MAX_KILL_LEAD = 0.05;
-/** How long everything may take to end once no process is killed any more. */
+/** Longest time in which all sessions must end after the last kill. */
 const SETTLE_MS = 60_000;
-/** What a tested process does when its spawn helper was killed: a supervisor replaces it after this time. */
+/** Milliseconds after which a gateway whose spawn helper was killed is killed and restarted, as a supervisor would do. */
 const SUPERVISOR_MS = 300;
 
 type Counts = Readonly<Record<FindingKind, number>>;
@@ -60,7 +60,7 @@ async function main(): Promise<void> {
   process.exitCode = findings.some((count) => count > 0) ? 1 : 0;
 }
 
-/** `null` when the store is skipped. */
+/** Runs both crash scenarios over one store; returns `null` when the store is skipped. */
 async function crashStore(store: string): Promise<StoreReport | null> {
   const why = store === 'postgres' ? whyNoPostgres() : null;
   if (why !== null) {
@@ -93,7 +93,7 @@ async function crashStore(store: string): Promise<StoreReport | null> {
   }
 }
 
-/** Counts broken promises and prints each once. */
+/** Counts broken promises and prints each distinct one once. */
 class Tally {
   readonly counts: Record<FindingKind, number> = { lost: 0, duplicated: 0, leaked: 0, wrong: 0 };
   slowestMs = 0;
@@ -112,7 +112,7 @@ class Tally {
 
 type KillPoint = { readonly kind: ProcessKind; readonly calls: CallClass; readonly n: number };
 
-/** S1: every kill point of server and gateway in turn, under steady traffic. */
+/** Scenario S1: kills server and gateway at each of their kill points in turn, under steady traffic. */
 async function killAtEveryPoint(
   store: string,
   postgres: PostgresCluster | null,
@@ -159,7 +159,7 @@ async function planPoints(store: string, service: Service, trainer: Trainer): Pr
   return plan;
 }
 
-/** How many calls of a class one thread of the process makes while the scenario's sessions run. */
+/** Counts how many calls of a class one thread of the process makes while {@link SCENARIO_SESSIONS} sessions run. */
 async function countScenarioCalls(
   service: Service,
   kind: ProcessKind,
@@ -177,9 +177,9 @@ async function countScenarioCalls(
   });
 }
 
-/** Whether the process reached the point and was killed there. */
+/** Restarts the process so that it is killed at the given point. Returns whether the process reached the point. */
 async function killOnce(service: Service, { kind, calls, n }: KillPoint): Promise<boolean> {
-  // A starting gateway waits for a server, which the last point may have killed.
+  // A gateway waits for a server when it starts, and the previous kill point may have killed the server.
   if (kind === 'gateway' && !service.child('server', 0).isRunning) await service.startServer(0);
   const child = await restart(service, kind, (command) => killAt(command, calls, n));
   if (child === null) return true;
@@ -196,7 +196,7 @@ async function revive(service: Service): Promise<void> {
   for (const kind of ['server', 'gateway'] as const) await restart(service, kind);
 }
 
-/** S2: random kills of servers, gateways, spawn helpers and agents while sessions run. */
+/** Scenario S2: kills servers, gateways, spawn helpers and agents at random while sessions run. */
 async function killAtRandom(
   store: string,
   postgres: PostgresCluster | null,
@@ -220,7 +220,8 @@ async function killAtRandom(
     const restarts = new Set<Promise<void>>();
     let kills = 0;
     while (kills < KILLS || feeder.submitted < SESSIONS) {
-      // Kills are spread over all sessions, however slow the machine is: without a limit they would leave no time to work.
+      // On a slow machine, kills would otherwise leave the sessions no time to run. Kills are therefore performed only as fast as sessions
+      // finish.
       const isAhead = kills / KILLS > (trainer.results.size - before) / SESSIONS + MAX_KILL_LEAD;
       if (!isAhead && (await killSomething(service, trainer, restarts))) kills++;
       progress.show(`${store}: ${kills} of ${KILLS} random kills, ${trainer.results.size} of ${SESSIONS} sessions`);
@@ -240,7 +241,7 @@ async function killAtRandom(
   }
 }
 
-/** Sessions per second without faults, over a short run of the same traffic. */
+/** Measures the sessions per second without faults, over a short run of the same traffic. */
 async function calmThroughput(trainer: Trainer, feeder: Feeder): Promise<number> {
   const startedMs = systemClock.monotonicMs();
   await feeder.run(Math.min(200, Math.ceil(SESSIONS / 10)));
@@ -248,7 +249,7 @@ async function calmThroughput(trainer: Trainer, feeder: Feeder): Promise<number>
   return trainer.results.size / ((systemClock.monotonicMs() - startedMs) / 1000);
 }
 
-/** Whether a process was killed. */
+/** Kills one process at random. Returns whether a process was killed. */
 async function killSomething(service: Service, trainer: Trainer, restarts: Set<Promise<void>>): Promise<boolean> {
   const choice = random();
   const kill = (kind: ProcessKind, index: number, delayMs = 0): Promise<boolean> =>
@@ -258,17 +259,17 @@ async function killSomething(service: Service, trainer: Trainer, restarts: Set<P
   if (choice < 0.55) return kill('gateway', index);
   if (choice < 0.65) {
     const gateway = service.child('gateway', index);
-    // A gateway that loses its helper while it starts ends with an error, as it should.
+    // A gateway that loses its helper during startup exits with an error, as intended, so only the helpers of started gateways are killed.
     const [helper] = gateway.isRunning && gateway.isReady ? childrenOf(gateway.pid) : [];
     if (helper === undefined || !killPid(helper)) return false;
-    // A node without its spawn helper cannot work.
+    // A gateway cannot work without its spawn helper, so it is restarted.
     return kill('gateway', index, SUPERVISOR_MS);
   }
   const agents = service.agents();
   return agents.length > 0 && killPid(pick(random, agents));
 }
 
-/** Kills a process and starts it again in the background; false when it is already down. */
+/** Kills a process and restarts it in the background. Returns false when the process is already down or being restarted. */
 async function killAndRestart(
   service: Service,
   trainer: Trainer,

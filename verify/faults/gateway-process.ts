@@ -1,4 +1,5 @@
-// A gateway node as a process of its own. argv: JSON of its configuration. Prints {"node_id", "control_url"} once it is registered.
+// Runs a gateway node in a separate process. The only argument is its configuration as JSON. Prints {"node_id", "control_url"} when the
+// node is registered.
 import { startNode } from '../../src/cli/stack.ts';
 import { createLogger } from '../../src/observe/log.ts';
 import { reportMemoryOnSignal } from './memory.ts';

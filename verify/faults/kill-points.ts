@@ -1,9 +1,9 @@
-// Kill points: a process is killed before its n-th write, sync or send, for every n that a run reaches.
+// Kills a process at a kill point, that is, before its n-th write, sync or send, for every n that a run reaches.
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** System calls that make state durable (`sync`), and those that send it out of the process (`send`). */
+/** The system calls of each class: `sync` calls make state durable, and `send` calls send it out of the process. */
 export const CALL_CLASSES = {
   sync: [
     'fsync',
@@ -24,7 +24,10 @@ export const CALL_CLASSES = {
 
 export type CallClass = keyof typeof CALL_CLASSES;
 
-/** `command` under strace, which kills it before its n-th call of a class. Each thread counts its own calls; the first to reach n decides. */
+/**
+ * Returns the command line that runs `command` under strace, which kills it before its n-th call of a class. strace counts the calls of
+ * each thread separately; the first thread to reach n triggers the kill.
+ */
 export function killAt(command: readonly string[], kind: CallClass, n: number): string[] {
   const calls = CALL_CLASSES[kind].join(',');
   return [
@@ -41,7 +44,7 @@ export function killAt(command: readonly string[], kind: CallClass, n: number): 
   ];
 }
 
-/** `command` under strace, which logs its calls of a class to the file `log`. */
+/** Returns the command line that runs `command` under strace, which writes its calls of a class to the file `log`. */
 export function logCalls(command: readonly string[], kind: CallClass, log: string): string[] {
   return [
     'strace',
@@ -57,7 +60,7 @@ export function logCalls(command: readonly string[], kind: CallClass, log: strin
   ];
 }
 
-/** The largest number of calls that one thread made, from a log that `logCalls` wrote. */
+/** Returns the largest number of calls that one thread made, from a log that `logCalls` wrote. */
 export async function countCalls(log: string): Promise<number> {
   const counts = new Map<string, number>();
   for (const line of (await readFile(log, 'utf8')).split('\n')) {
@@ -67,7 +70,7 @@ export async function countCalls(log: string): Promise<number> {
   return Math.max(0, ...counts.values());
 }
 
-/** Runs `work` with the path of a temporary log file, which is removed afterwards. */
+/** Runs `work` with the path of a temporary log file and removes the file afterwards. */
 export async function withLog<T>(work: (log: string) => Promise<T>): Promise<T> {
   const dir = await mkdtemp(join(tmpdir(), 'floe-strace-'));
   try {
@@ -77,7 +80,7 @@ export async function withLog<T>(work: (log: string) => Promise<T>): Promise<T> 
   }
 }
 
-/** At most `count` numbers from 1 to `last`, in order, denser at the start, where little is durable yet. */
+/** Returns at most `count` ascending numbers from 1 to `last`. They are denser at the start, where little state is durable yet. */
 export function spread(last: number, count: number): number[] {
   const picked = new Set<number>();
   for (let i = 0; i < count && picked.size < last; i++) {

@@ -19,7 +19,7 @@ import type { Suite } from './suites/suite.ts';
 import { weights } from './suites/weights.ts';
 import { FINDING_KINDS, type SuiteRow } from './traffic.ts';
 
-/** In the order in which they run. */
+/** All suites, in the order in which they run. */
 const SUITES: readonly Suite[] = [
   pause,
   partition,
@@ -43,7 +43,7 @@ const { values: options } = parseArgs({
     json: { type: 'boolean', default: false },
   },
 });
-/** Sentences that are printed for a suite; the counts say how many there are. */
+/** Most sentences that are printed for a suite. The counts include the sentences that are not printed. */
 const MAX_TEXTS = 20;
 
 type Total = {
@@ -71,7 +71,7 @@ async function main(): Promise<void> {
   process.exitCode = totals.some((total) => FINDING_KINDS.some((kind) => total[kind] > 0)) ? 1 : 0;
 }
 
-/** `null` when the store is skipped. */
+/** Runs the selected suites over one store; returns `null` when the store is skipped. */
 async function runStore(store: string): Promise<Total | null> {
   const why = store === 'postgres' ? whyNoPostgres() : null;
   if (why !== null) {
@@ -83,7 +83,7 @@ async function runStore(store: string): Promise<Total | null> {
   try {
     for (const suite of SUITES) {
       if (!options.suite.includes(suite.id)) continue;
-      // A suite that does not touch the store runs once.
+      // Skips a suite that does not run with this store. A suite that does not use the store runs with one of them only.
       if (suite.stores !== undefined && !suite.stores.includes(store)) continue;
       const missing = (await suite.whyNot?.()) ?? null;
       if (missing === null) add(total, suite, store, await runSuite(suite, store, postgres));

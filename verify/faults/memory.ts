@@ -1,4 +1,5 @@
-// Memory that a process holds after a garbage collection. A leak shows there; the resident set goes up and down without one.
+// Measures the memory that a process holds after a garbage collection. A leak shows in this number; the resident set also varies without a
+// leak.
 import { once } from 'node:events';
 import { z } from 'zod';
 import { MIB } from '../../src/core/bytes.ts';
@@ -7,10 +8,10 @@ import type { Child } from './child.ts';
 
 const reportSchema = z.object({ memory_mb: z.number() });
 
-/** Makes this process collect its garbage on SIGUSR2 and print `{"memory_mb"}`. Needs `node --expose-gc`. */
+/** Makes this process collect garbage and print `{"memory_mb"}` when it receives SIGUSR2. Requires `node --expose-gc`. */
 export function reportMemoryOnSignal(): void {
   process.on('SIGUSR2', () => {
-    // The second pass frees what finalizers of the first pass released.
+    // The second pass frees the objects that finalizers of the first pass released.
     globalThis.gc?.();
     globalThis.gc?.();
     const { heapUsed, external } = process.memoryUsage();
@@ -18,7 +19,7 @@ export function reportMemoryOnSignal(): void {
   });
 }
 
-/** Memory of a child that called `reportMemoryOnSignal`, in MiB. */
+/** Returns the memory in MiB of a child that called `reportMemoryOnSignal`. */
 export async function memoryOf(child: Child): Promise<number> {
   const line = once(child.lines, 'line');
   child.signal('SIGUSR2');

@@ -1,9 +1,9 @@
 import { systemClock } from '../../src/core/clock.ts';
 
-/** Pause between two lines of progress where standard error is no terminal. */
+/** Milliseconds between two lines of progress when standard error is not a terminal. */
 const PLAIN_INTERVAL_MS = 15_000;
 
-/** One line of progress: rewritten in place on a terminal, printed every quarter of a minute elsewhere. */
+/** Shows one line of progress. On a terminal the line is rewritten in place; elsewhere it is printed every 15 seconds. */
 export class Progress {
   private lastPlainMs = 0;
   private isShown = false;
@@ -19,7 +19,7 @@ export class Progress {
     }
   }
 
-  /** Prints a line of the result. */
+  /** Removes the line of progress from the terminal and prints a line of the result. */
   print(text: string): void {
     if (this.isShown) process.stderr.write('\r\x1b[K');
     this.isShown = false;

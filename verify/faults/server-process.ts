@@ -1,5 +1,5 @@
-// A rollout server as a process of its own, for a fault program to kill, stop or starve.
-// argv: JSON of { dir, database, blobs, config }. Prints {"url"} once it serves.
+// Runs a rollout server in a separate process, so that a fault program can kill, stop or starve it. The only argument is JSON of { dir,
+// database, blobs, config }. Prints {"url"} when the server accepts requests.
 import { startServer } from '../../src/cli/stack.ts';
 import { createLogger } from '../../src/observe/log.ts';
 import { reportMemoryOnSignal } from './memory.ts';

@@ -1,4 +1,4 @@
-// The whole service as real processes: the simulated engine in this process, servers and gateways as children that can be killed.
+// Runs the whole service as real processes: the simulated engine in this process, and servers and gateways as children that can be killed.
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
@@ -24,11 +24,14 @@ import { Trainer } from './trainer.ts';
 const SERVER = fileURLToPath(new URL('./server-process.js', import.meta.url));
 const GATEWAY = fileURLToPath(new URL('./gateway-process.js', import.meta.url));
 
-/** Short, so that the end of a node is noticed within a second or two; long compared with a busy machine's scheduling delays. */
+/**
+ * Lease duration in seconds. It is short, so that the end of a node is noticed within a second or two, and long compared with the
+ * scheduling delays of a busy machine.
+ */
 const LEASE_SECONDS = 2;
-/** The simulated engine keeps every reply of a run for the comparison. */
+/** Most ledger entries that the simulated engine keeps in memory: enough for every reply of a run, so that all can be compared. */
 export const LEDGER_LIMIT = 1_000_000;
-/** A last process of an agent may still write while its directory is removed. */
+/** Most attempts to remove a directory. The last process of an agent may still write to it during the removal. */
 const REMOVAL_TRIES = 5;
 const REMOVAL_PAUSE_MS = 200;
 
@@ -46,39 +49,39 @@ const SERVER_CONFIG: RolloutConfigInput = {
 
 export type ProcessKind = 'server' | 'gateway';
 
-/** May put another program, such as strace, in front of a child's command line. */
+/** Returns a child's command line, possibly with another program such as strace in front of it. */
 export type Wrap = (command: readonly string[]) => readonly string[];
 
 export type ServiceOptions = {
-  /** Number of gateways; 1 by default. */
+  /** Number of gateways. The default is 1. */
   readonly gateways?: number;
-  /** Number of servers; 1 by default, and always 1 with SQLite. */
+  /** Number of servers. The default is 1; with SQLite there is always one server. */
   readonly servers?: number;
-  /** The database server to use; `null` for SQLite. */
+  /** The PostgreSQL server to use; `null` for SQLite. */
   readonly postgres?: PostgresCluster | null;
   readonly sim?: SimOptions;
-  /** Overrides for the configuration of the gateway with this index. */
+  /** Returns settings that override the configuration of the gateway with this index. */
   readonly gatewayConfig?: (index: number) => Partial<GatewayConfigInput>;
-  /** Folder of the database and the blobs; by default below the service's own folder. */
+  /** Folder of the database and the blobs. The default is below the service's own folder. */
   readonly storageDir?: string;
-  /** Environment variables of the children. */
+  /** Environment variables that all children get. */
   readonly env?: Readonly<Record<string, string>>;
 } & LedgerCheckOptions;
 
-/** Findings over all trainers, and the slowest restart. */
+/** The broken promises to all trainers, and the duration of the slowest restart. */
 export type Verdict = Findings & {
-  /** Longest time from the start of a process until it served, in milliseconds. */
+  /** Longest time in milliseconds from the start of a process until it accepted requests. */
   readonly slowestRecoveryMs: number;
 };
 
 export class Service {
   readonly dir: string;
   readonly sim: SimServer;
-  /** Ledgers of engines other than `sim`. */
+  /** Ledgers of engines other than `sim`, which the checks read as well. */
   readonly extraLedgers: Ledger[] = [];
   readonly servers: Child[] = [];
   readonly gateways: Child[] = [];
-  /** Occurs in the environment of every agent of this service, and nowhere else. */
+  /** Text that occurs in the environment of every agent of this service, and in no other process. */
   readonly mark: string;
   private readonly options: ServiceOptions;
   private readonly database: string | null;
@@ -89,7 +92,7 @@ export class Service {
   static async start(options: ServiceOptions = {}): Promise<Service> {
     const dir = await mkdtemp(join(tmpdir(), 'floe-faults-'));
     const sim = await startSim({ ledgerLimit: LEDGER_LIMIT, ...options.sim });
-    // Each service has its own database: the rows of an earlier one refer to blobs that are gone.
+    // Each service gets a separate database, because the rows of an earlier service refer to blobs that were removed.
     const database = (await options.postgres?.createDatabase()) ?? null;
     const service = new Service(dir, sim, options, database);
     for (let i = 0; i < (options.servers ?? 1); i++) {
@@ -145,7 +148,7 @@ export class Service {
     return trainer;
   }
 
-  /** Starts a process, or starts it again, and waits until it serves; `null` when it was killed before that. */
+  /** Starts or restarts a process and waits until it accepts requests. Resolves to `null` when the process was killed before that. */
   start(kind: ProcessKind, index: number, wrap?: Wrap): Promise<Child | null> {
     return kind === 'server' ? this.startServer(index, wrap) : this.startGateway(index, wrap);
   }
@@ -176,7 +179,7 @@ export class Service {
     };
   }
 
-  /** Pids of agents and of everything else that sessions started. */
+  /** Returns the pids of agents and of all other processes that sessions started. */
   agents(): number[] {
     return processesWith(this.marker);
   }
@@ -185,7 +188,7 @@ export class Service {
     return this.gateways.map((_, index) => join(this.dir, `gateway-${index}`));
   }
 
-  /** Checks every promise of the service to all of its trainers. */
+  /** Checks every promise that the service made to any of its trainers. */
   async verdict(): Promise<Verdict> {
     const entries = [this.sim.ledger, ...this.extraLedgers].flatMap((ledger) => ledger.entries());
     const parts = this.trainers.map((trainer) => checkPromises(trainer, entries, this.options));
@@ -241,14 +244,17 @@ export class Service {
     if (!isReady && wrap === undefined && !child.wasKilled) {
       throw new Error(`${kind} ${index} did not start: ${child.errors}`);
     }
-    // A gateway that starts while a server is down waits for that one too.
+    // The start is only measured when all servers ran throughout, because a starting gateway waits for a server that is down.
     if (isReady && wasUndisturbed && isUndisturbed()) this.recoveriesMs.push(systemClock.monotonicMs() - startedMs);
-    // Whatever killed it before it was ready starts it again.
+    // When the process was killed during startup, the caller that killed it also restarts it.
     return isReady ? child : null;
   }
 }
 
-/** An agent that makes `turns` model calls with curl, which costs a few milliseconds each, after running `before`. */
+/**
+ * Returns the command of an agent that first runs `before` and then makes `turns` model calls with curl. Each call costs a few
+ * milliseconds.
+ */
 export function curlAgent(turns = 1, before = ''): string {
   const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'Say something.' }] });
   const call = `curl -sf -m 60 "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" -H 'content-type: application/json' -d '${body}' > /dev/null`;

@@ -25,13 +25,13 @@ const { values: options } = parseArgs({
 });
 const MINUTES = Number(options.minutes);
 const MINUTE_MS = 60_000;
-/** A process has reached its working set after this share of the run; growth after that is a leak. */
+/** Share of the run after which a process has reached its working set. Growth after this point counts as a leak. */
 const WARM_SHARE = 0.25;
-/** Largest growth per hour, as a share of the mean. Sessions in progress make a sample differ by as much. */
+/** Greatest growth per hour that is accepted, as a share of the mean. Sessions in progress make samples differ by about as much. */
 const MAX_GROWTH_PER_HOUR = 0.05;
-/** A shorter run shows no slope, only noise. */
+/** Shortest run in minutes for which growth is checked. The slope of a shorter run is only noise. */
 const MIN_SLOPE_MINUTES = 60;
-/** Chance of a fault in each second. */
+/** Probability that a fault is injected in each second. */
 const FAULT_PROBABILITY = 0.1;
 
 type Usage = { readonly heapMb: number; readonly rssMb: number; readonly files: number };
@@ -114,7 +114,7 @@ function figuresOf(
   };
 }
 
-/** Kills gateway 1 or 2, or suspends it for a while. Gateway 0 and the server are never touched, because they are measured. */
+/** Kills gateway 1 or 2, or suspends it for a while. Gateway 0 and the server are left alone, because their memory is measured. */
 async function oneFault(service: Service): Promise<void> {
   const index = 1 + randomIndex(random, 2);
   const gateway = service.child('gateway', index);
@@ -142,7 +142,7 @@ async function usageOf(child: Child): Promise<Usage> {
   return { heapMb, rssMb, files: readdirSync(`/proc/${child.pid}/fd`).length };
 }
 
-/** Least-squares slope per hour, as a share of the mean. */
+/** Returns the least-squares slope of the samples per hour, as a share of their mean. */
 function slopePerHour(samples: readonly Sample[], value: (sample: Sample) => number): number {
   const meanX = samples.reduce((sum, { hours }) => sum + hours, 0) / samples.length;
   const meanY = samples.reduce((sum, sample) => sum + value(sample), 0) / samples.length;

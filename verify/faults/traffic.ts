@@ -1,20 +1,21 @@
-// Work for a service under fault: tasks of every kind, a bounded number of sessions at a time; and the frame that most suites share.
+// Submits tasks of every kind to a service under fault, with a bounded number of concurrent sessions, and provides the procedure that most
+// suites share.
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import type { RandomSource } from '../../src/core/random.ts';
 import { curlAgent, Service, type ServiceOptions, type Verdict } from './service.ts';
 import { type Trainer, until } from './trainer.ts';
 
-/** How long everything may take to end once the faults have ended. */
+/** Longest time in which all sessions must end after the faults have ended. */
 const SETTLE_MS = 90_000;
-/** Pause before the feeder checks again whether it may submit. */
+/** Milliseconds before the feeder checks again whether it may submit. */
 const FEEDER_PAUSE_MS = 10;
 
-/** A whole number from 0 up to, not including, `limit`. */
+/** Returns a random whole number from 0 to `limit` - 1. */
 export function randomIndex(random: RandomSource, limit: number): number {
   return Math.floor(random() * limit);
 }
 
-/** One of the values. Throws RangeError for none. */
+/** Returns a random element of `values`. Throws RangeError when `values` is empty. */
 export function pick<T>(random: RandomSource, values: readonly T[]): T {
   const value = values[randomIndex(random, values.length)];
   if (value === undefined) throw new RangeError('nothing to pick from');
@@ -22,15 +23,15 @@ export function pick<T>(random: RandomSource, values: readonly T[]): T {
 }
 
 export type FeederOptions = {
-  /** Sessions that are in progress at a time; 0 submits nothing. */
+  /** Most sessions that are in progress at the same time; with 0 no task is submitted. */
   readonly outstanding?: number;
-  /** Longest time that an agent idles, as a real one waits for its model. */
+  /** Longest time in seconds that an agent idles, as a real agent does during a model call. */
   readonly pauseSeconds?: number;
-  /** Sessions of a task at most; 5 by default. */
+  /** Most sessions of one task. The default is 5. */
   readonly samples?: number;
 };
 
-/** Submits tasks of every kind and cancels some of them. */
+/** Submits tasks of every kind to the service and cancels some of them. */
 export class Feeder {
   private readonly service: Service;
   private readonly trainer: Trainer;
@@ -56,12 +57,12 @@ export class Feeder {
     this.options = { outstanding: 20, pauseSeconds: 0, samples: 5, ...options };
   }
 
-  /** Sessions submitted so far. */
+  /** Number of sessions submitted so far. */
   get submitted(): number {
     return this.sessionCount;
   }
 
-  /** Submits until `total` sessions are acknowledged or `stop` is called. An error of the service becomes a violation. */
+  /** Submits tasks until `total` sessions are acknowledged or `stop` is called. Records an error of the service as a violation. */
   async run(total = Number.POSITIVE_INFINITY): Promise<void> {
     try {
       while (!this.hasStopped && this.sessionCount < total) {
@@ -117,7 +118,7 @@ export class Feeder {
   }
 }
 
-/** What a suite found: counts of broken promises, and a sentence for each. */
+/** The result of a suite: the number of broken promises of each kind, and a sentence for each. */
 export type SuiteRow = {
   readonly runs: number;
   readonly sessions: number;
@@ -127,21 +128,21 @@ export type SuiteRow = {
   readonly wrong: number;
   readonly slowestMs: number;
   readonly texts: readonly string[];
-  /** Printed after the counts. */
+  /** A remark that is printed after the counts. */
   readonly note?: string | undefined;
 };
 
 export type TrafficOptions = ServiceOptions & {
   readonly random: RandomSource;
-  /** `callbacks: false` submits without callbacks. */
+  /** Options of the feeder. With `callbacks: false`, tasks are submitted without callback URLs. */
   readonly feeder?: FeederOptions & { readonly callbacks?: boolean };
-  /** Called before the traffic starts. */
+  /** Prepares the service before the traffic starts. */
   readonly prepare?: (service: Service) => Promise<void>;
 };
 
 /**
- * Starts a service under steady traffic, runs `harm`, waits until every session has ended, and checks every promise. `harm` may add to
- * `trainer.violations`; what it returns is added to the row.
+ * Starts a service under steady traffic, runs `harm` to inject faults, waits until every session has ended, and checks every promise.
+ * `harm` may add to `trainer.violations`; the object that it returns is added to the suite's result.
  */
 export async function underTraffic<T extends object>(
   { random, feeder: feederOptions = {}, prepare, ...options }: TrafficOptions,
@@ -167,7 +168,7 @@ export async function underTraffic<T extends object>(
   }
 }
 
-/** Sentences of a verdict, each with its kind; none when every promise was kept. */
+/** Returns the sentences of a verdict, each with its kind; an empty list when every promise was kept. */
 export function complaints(verdict: Verdict): { readonly kind: FindingKind; readonly text: string }[] {
   return FINDING_KINDS.flatMap((kind) => verdict[kind].map((text) => ({ kind, text: `${kind}: ${text}` })));
 }
@@ -186,7 +187,7 @@ function rowOf(verdict: Verdict): Omit<SuiteRow, 'runs' | 'note' | 'sessions'> {
   };
 }
 
-/** Waits for every promised callback; one that is not sent becomes a violation. */
+/** Waits for every promised callback. Records a violation for each that does not arrive. */
 export async function untilCalledBack(trainer: Trainer): Promise<void> {
   const keys = [...trainer.tasks].filter(([, { hasCallback }]) => hasCallback).map(([id]) => `floe-task-${id}`);
   const missing = (): string[] => keys.filter((key) => !trainer.callbacks.has(key));

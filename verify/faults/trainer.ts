@@ -1,4 +1,4 @@
-// A trainer that records everything the service promised it; the checks hold the service to that record.
+// A trainer that records every promise that the service made to it. The checks compare the service's behaviour with this record.
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server } from 'node:http';
@@ -8,30 +8,35 @@ import { sleep, systemClock } from '../../src/core/clock.ts';
 import { asFloeError, type ErrorCode } from '../../src/core/errors.ts';
 import type { SessionResult, SubmitReply, TaskRequestInput, TaskStatus } from '../../src/schema/index.ts';
 
-/** Pause between two tries while the service is unreachable. */
+/** Milliseconds between two attempts while the service is unreachable. */
 const RETRY_PAUSE_MS = 50;
-/** Pause between two checks for results that have not arrived. */
+/** Milliseconds between two checks for results that have not arrived. */
 const POLL_INTERVAL_MS = 20;
-/** Errors of a service that is unreachable or not ready. Every other error is its reply. */
+/**
+ * Codes of errors from a service that is unreachable or not ready; the trainer retries after these. Any other error is the service's reply.
+ */
 const TRANSIENT: readonly ErrorCode[] = ['peer_unreachable', 'not_ready', 'store_unavailable', 'overloaded'];
 
-/** An acknowledged task. */
+/** A task that the service acknowledged. */
 export type SubmittedTask = {
   readonly sessionIds: readonly string[];
-  /** Whether the service promised a callback for it. */
+  /** Whether the service promised a callback for this task. */
   readonly hasCallback: boolean;
 };
 
 export class Trainer {
-  /** By task id. */
+  /** Acknowledged tasks by task id. */
   readonly tasks = new Map<string, SubmittedTask>();
-  /** By session id, as read by cursor. */
+  /** Results by session id, as the trainer read them by cursor. */
   readonly results = new Map<string, SessionResult>();
-  /** Sentences about what broke a promise: a session with two results, a cursor that went back, a callback with two bodies. */
+  /** A sentence for each broken promise, such as a session with two results, a cursor that went back, or a callback with two bodies. */
   readonly violations: string[] = [];
-  /** Sessions with two results. */
+  /** A sentence for each session that has two results. */
   readonly duplicates: string[] = [];
-  /** Sessions whose engine lied in a way that no client can detect: their tokens are those that it reported, not those it sampled. */
+  /**
+   * Ids of sessions whose engine misreported tokens in a way that no client can detect. Their trained tokens are those that the engine
+   * reported, not those that it sampled.
+   */
   readonly undetectable = new Set<string>();
   /** Digests of callback bodies by idempotency key. */
   readonly callbacks = new Map<string, string>();
@@ -41,7 +46,7 @@ export class Trainer {
   private listener: Server | null = null;
   private current: FloeClient;
 
-  /** `url` names a server that runs now; it is asked for again after each failure. */
+  /** `url` returns the URL of a server that is running. It is called again after each failure. */
   constructor(url: () => string) {
     this.url = url;
     this.current = this.connect();
@@ -59,7 +64,7 @@ export class Trainer {
     return new FloeClient({ url: this.url() });
   }
 
-  /** Repeats `call` until the service replies to it. Throws what the service replies if that is an error. */
+  /** Repeats `call` until the service replies. Throws the reply when it is an error. */
   async untilServed<T>(call: (client: FloeClient) => Promise<T>): Promise<T> {
     for (;;) {
       try {
@@ -67,7 +72,7 @@ export class Trainer {
       } catch (error) {
         if (!isTransient(error) || this.hasStopped) throw error;
         await sleep(systemClock, RETRY_PAUSE_MS);
-        // A server that was restarted may have another port.
+        // A server that was restarted may listen on another port, so a new client is created.
         const old = this.current;
         this.current = this.connect();
         await old.close().catch(() => {});
@@ -93,12 +98,12 @@ export class Trainer {
     return this.untilServed((client) => client.cancel(taskId));
   }
 
-  /** Session ids of an acknowledged task; none for an unknown one. */
+  /** Returns the session ids of an acknowledged task; an empty list for an unknown task. */
   sessionsOf(taskId: string): readonly string[] {
     return this.tasks.get(taskId)?.sessionIds ?? [];
   }
 
-  /** Reads results by cursor until `stop`, across restarts of the service. */
+  /** Reads results by cursor until `stop` is called. Continues after restarts of the service. */
   async read(): Promise<void> {
     while (!this.hasStopped) {
       try {
@@ -122,7 +127,7 @@ export class Trainer {
     this.hasStopped = true;
   }
 
-  /** Listens for callbacks on loopback and resolves to the URL for them. */
+  /** Starts a server for callbacks on loopback and resolves to its URL. */
   async listen(): Promise<string> {
     const server = createServer((request, reply) => {
       const chunks: Buffer[] = [];
@@ -143,12 +148,15 @@ export class Trainer {
     return [...this.tasks.values()].flatMap((task) => task.sessionIds);
   }
 
-  /** Promised sessions without a result. */
+  /** Returns the ids of acknowledged sessions that have no result yet. */
   outstanding(): string[] {
     return this.promised().filter((id) => !this.results.has(id));
   }
 
-  /** Resolves when every promised session has a result; after `limitMs` it reports a violation that names some without. */
+  /**
+   * Resolves when every acknowledged session has a result. After `limitMs` it records a violation that names some sessions without a
+   * result, and resolves.
+   */
   async untilSettled(limitMs: number): Promise<void> {
     if (await until(() => this.outstanding().length === 0, limitMs)) return;
     const open = this.outstanding();
@@ -156,7 +164,7 @@ export class Trainer {
     this.violations.push(`${open.length} sessions have no result after ${limitMs} ms, such as ${some}`);
   }
 
-  /** Records an error that the service should not have returned. */
+  /** Records a violation for an error that the service should not have returned. */
   report(doing: string, error: unknown): void {
     const { code, message } = asFloeError(error);
     this.violations.push(`${doing}: ${code}: ${message}`);
@@ -190,7 +198,7 @@ export class Trainer {
   }
 }
 
-/** Polls `condition` until it holds or `limitMs` have passed; whether it held. */
+/** Polls `condition` until it is true or `limitMs` have passed. Resolves to whether it became true. */
 export async function until(
   condition: () => boolean,
   limitMs: number,

@@ -1,4 +1,4 @@
-// The real programs, each in the dialect that it speaks first, through two cells of the matrix in each way to capture and build.
+// Runs the real harness programs, each in its first dialect, through two cells of the matrix, once for each way to capture and build.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,7 +16,7 @@ import { emptyLine, type Line } from './line.ts';
 
 const CELL_NAMES: readonly CellName[] = ['edit', 'parallel_calls'];
 
-/** Problems of one cell that are printed. */
+/** Most problems of one cell that are printed. */
 const MAX_PRINTED_PROBLEMS = 3;
 
 type NamedWay = Required<Way> & { readonly mode: string; readonly sim: SimConfigInput };
@@ -39,12 +39,12 @@ const WAYS: readonly NamedWay[] = [
 type Work = { readonly planned: RunnableCell; readonly way: NamedWay; readonly line: Line };
 
 export type HarnessRun = {
-  /** The lines of the table. */
+  /** One row of the result table for each harness and way to capture and build. */
   readonly lines: readonly Line[];
   readonly problems: readonly string[];
 };
 
-/** Runs the harnesses in `only`, or all that are installed when it is empty, with `jobs` cells at a time. */
+/** Runs the harnesses named in `only`, or all installed harnesses when `only` is empty, with `jobs` cells concurrently. */
 export async function runHarnesses({ only, jobs }: { only: readonly string[]; jobs: number }): Promise<HarnessRun> {
   const cells = await plannedCells(only);
   const { backend } = await chooseBackend();
@@ -82,7 +82,7 @@ export async function runHarnesses({ only, jobs }: { only: readonly string[]; jo
   return { lines, problems };
 }
 
-/** One cell for each variant of an installed harness, in the dialect that it speaks first. */
+/** Returns one cell for each variant of an installed harness, in the first dialect that the harness speaks. */
 async function plannedCells(only: readonly string[]): Promise<Omit<RunnableCell, 'cell'>[]> {
   const registry = harnessRegistry();
   const cells: Omit<RunnableCell, 'cell'>[] = [];

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 
-/** What was counted over sessions; as test/fidelity writes it. */
+/** Token and session counts of a measurement, in the form in which test/fidelity writes them. */
 export const measureSchema = z.looseObject({
   sessions: z.number(),
   completions: z.number(),
@@ -13,11 +13,14 @@ export const measureSchema = z.looseObject({
   unaccounted: z.number(),
 });
 
-/** A line of the table: one harness, captured and built in one way. */
+/** One row of the result table: one harness, captured and built in one way. */
 export type Line = z.infer<typeof measureSchema> & {
   readonly harness: string;
   readonly mode: string;
-  /** Whether its tokens count in the totals: the same sessions, built in another way, would count twice. */
+  /**
+   * Whether this row's tokens are added to the totals. It is false for a row that builds the sessions of another row in a second way, whose
+   * tokens would count twice.
+   */
   readonly counted: boolean;
 };
 
@@ -26,7 +29,7 @@ export function emptyLine(harness: string, mode: string): Line {
   return { harness, mode, counted: true, ...zero, mismatches: 0, trained_twice: 0, unaccounted: 0 };
 }
 
-/** The table, in Markdown. */
+/** Returns the rows as a Markdown table. */
 export function tableOf(lines: readonly Line[]): string {
   const head = ['harness', 'captured and built', 'sessions', 'sampled', 'trained', 'exact context', 'traces a session'];
   const rows = lines.map((line) => [
@@ -45,7 +48,7 @@ function percent(part: number, whole: number): string {
   return whole === 0 ? '–' : `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)} %`;
 }
 
-/** By harness and mode, the share of trained tokens whose context in the trace is the one that they were sampled in. */
+/** Returns, by harness and mode, the share of trained tokens whose context in the trace equals the context in which they were sampled. */
 export function exactShares(lines: readonly Line[]): Record<string, Record<string, number | null>> {
   const shares: Record<string, Record<string, number | null>> = {};
   for (const { harness, mode, exact, trained } of lines) {

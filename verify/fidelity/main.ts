@@ -26,10 +26,13 @@ const { values: options } = parseArgs({
   },
 });
 
-/** The engine modes of the golden cases, in which the random harnesses run. */
+/** Number of engine modes in which the random harnesses run; they are the modes of the golden cases. */
 const ENGINE_MODES = 5;
 
-/** The same sessions built in floe's default way and with the merge rule of Polar, by engine mode. */
+/**
+ * The random harnesses' counts by engine mode: the same sessions built in floe's default way (`auto`) and with Polar's merge rule
+ * (`polar`).
+ */
 const randomReportSchema = z.record(z.string(), z.object({ auto: measureSchema, polar: measureSchema }));
 type RandomReport = z.infer<typeof randomReportSchema>;
 
@@ -70,7 +73,7 @@ if (!options['no-harnesses']) {
 const counted = lines.filter((line) => line.counted);
 const figures = {
   tokens: counted.reduce((sum, { sampled }) => sum + sampled, 0),
-  // A wrong token is wrong in whatever way it is built.
+  // Mismatches are summed over all rows: a wrong token counts in every way in which it was built.
   mismatches: lines.reduce((sum, line) => sum + line.mismatches, 0),
   trained_twice: lines.reduce((sum, line) => sum + line.trained_twice, 0),
   unaccounted: counted.reduce((sum, line) => sum + line.unaccounted, 0),

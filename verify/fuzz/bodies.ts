@@ -1,9 +1,9 @@
-// Request bodies that no harness sends, as fast-check arbitraries: any value, and real requests with a few mistakes.
+// Request bodies that no harness sends, as fast-check arbitraries: any JSON value, and real requests with a few mistakes.
 import fc from 'fast-check';
 import { HISTORIES } from '../../bench/dialects/histories.ts';
 import type { DialectName } from '../../src/schema/index.ts';
 
-/** Names and values that occur in real requests, so that random bodies get further than the first check. */
+/** Names and values that occur in real requests. With these, random bodies pass the first checks and reach later ones. */
 const word = fc.constantFrom(
   ...['type', 'role', 'content', 'text', 'user', 'assistant', 'system', 'developer', 'tool', 'tool_result', 'tool_use'],
   ...['thinking', 'image', 'image_url', 'source', 'base64', 'url', 'input', 'id', 'name', 'function', 'arguments'],
@@ -20,7 +20,10 @@ const { value } = fc.letrec((tie) => ({
     fc.dictionary(word, tie('value'), { maxKeys: 5 }),
   ),
 }));
-/** Rarely any other value: a body with one wrong field passes all the checks before it. */
+/**
+ * Returns an arbitrary that is usually `valid` and rarely any other value. A body with a single wrong field passes all checks before the
+ * one for that field.
+ */
 const mostly = (valid: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> =>
   fc.oneof({ weight: 30, arbitrary: valid }, { weight: 1, arbitrary: value });
 const text = mostly(fc.string());
@@ -78,7 +81,7 @@ const edit = fc.record({
 
 type Edit = { readonly at: number; readonly how: string; readonly value: unknown; readonly key: string };
 
-/** A session of this dialect of one to three turns with up to three edits. */
+/** Returns real requests of this dialect, of one to three turns, with up to three random edits. */
 function edited(dialect: DialectName): fc.Arbitrary<unknown> {
   return fc.tuple(fc.integer({ min: 1, max: 3 }), fc.array(edit, { maxLength: 3 })).map(([turns, edits]) => {
     const body: object = JSON.parse(JSON.stringify(HISTORIES[dialect](turns)));
@@ -102,17 +105,17 @@ function apply(body: object, { at, how, value: replacement, key }: Edit): void {
   }
 }
 
-/** Makes an own property even when the name is `__proto__`, as JSON.parse does. */
+/** Sets an own property even when its name is `__proto__`, as JSON.parse does. */
 function set(parent: object, name: string, value: unknown): void {
   Object.defineProperty(parent, name, { value, writable: true, enumerable: true, configurable: true });
 }
 
-/** The schemas of tools: most of a request, and no dialect reads them. */
+/** Fields that hold tool schemas. They are not edited: they are most of a request's text, and no dialect parses them. */
 const SCHEMA_FIELDS = ['input_schema', 'parameters', 'parametersJsonSchema'];
 
 type Field = { readonly parent: object; readonly name: string };
 
-/** All fields and elements of a body, without the insides of tool schemas. */
+/** Returns all fields and elements of a body, except those inside tool schemas. */
 function fieldsIn(node: object): Field[] {
   return Object.entries(node).flatMap(([name, value]: [string, unknown]) => [
     { parent: node, name },
@@ -120,7 +123,7 @@ function fieldsIn(node: object): Field[] {
   ]);
 }
 
-/** Bodies for one dialect, before they are written as JSON. */
+/** Returns wrong request bodies for one dialect, before they are serialized to JSON. */
 export function strangeBody(dialect: DialectName): fc.Arbitrary<unknown> {
   return fc.oneof(
     { weight: 1, arbitrary: value },

@@ -1,4 +1,5 @@
-// The stub engine of the fuzzer, a process of its own. A last message "say I N" makes it reply with N times the nasty text of index I.
+// The fuzzer's stub engine, run in a separate process. When the last message is "say I N", it replies with the text NASTY_TEXTS[I]
+// repeated N times.
 import { createServer, type ServerResponse } from 'node:http';
 import { json } from 'node:stream/consumers';
 import { z } from 'zod';

@@ -1,9 +1,9 @@
-// What the fuzzer sends, and how it reads what comes back. Everything depends on a number, so that a seed repeats a run.
+// Makes the inputs that the fuzzer sends and parses the replies. Each input depends on a number only, so that a seed repeats a run.
 import { z } from 'zod';
 import type { Dialect } from '../../src/dialects/dialect.ts';
 import type { DialectName } from '../../src/schema/index.ts';
 
-/** Texts in a reply that a careless encoder of a stream would break on. */
+/** Reply texts that break an incorrect encoder of a stream. */
 export const NASTY_TEXTS: readonly string[] = [
   'plain',
   'a\n\ndata: {"x":1}\n\nevent: error\n\n: b',
@@ -15,7 +15,7 @@ export const NASTY_TEXTS: readonly string[] = [
   '</think> <|im_end|> {"a": "\\ud83d"}',
 ];
 
-/** Path and query of a streamed generation in this dialect. */
+/** Returns path and query of a streamed generation request in this dialect. */
 export function generationPath({ name, routes }: Dialect): string {
   const candidates = routes.filter(({ kind }) => kind === 'generate');
   const route = candidates.find(({ stream }) => stream === true) ?? candidates[0];
@@ -24,10 +24,12 @@ export function generationPath({ name, routes }: Dialect): string {
   return route.stream === undefined ? path : `${path}?alt=sse`;
 }
 
-/** A nasty text of {@link NASTY_TEXTS} and how many times the engine repeats it. */
+/** Demands a reply from the stub engine: the index of a text in {@link NASTY_TEXTS} and the number of repetitions. */
 export type ReplyOrder = { readonly index: number; readonly times: number };
 
-/** A streamed request of one message that orders a reply from the stub engine. Every `nonce` makes a different request. */
+/**
+ * Returns a streamed request of one message that demands this reply from the stub engine. A different `nonce` makes a different request.
+ */
 export function orderReply(name: DialectName, { index, times }: ReplyOrder, nonce: string | number): object {
   const text = `say ${index} ${times} #${nonce}`;
   switch (name) {
@@ -52,7 +54,7 @@ const geminiEvent = z.object({
   candidates: z.array(z.object({ content: z.object({ parts: z.array(geminiPart).optional() }).optional() })).optional(),
 });
 
-/** The text in one event of a streamed reply. */
+/** For each dialect, returns the text in one event of a streamed reply. */
 const EVENT_TEXT: Readonly<Record<DialectName, (event: unknown) => string>> = {
   anthropic: (event) => anthropicEvent.parse(event).delta?.text ?? '',
   openai_chat: (event) => chatEvent.parse(event).choices?.[0]?.delta?.content ?? '',
@@ -66,7 +68,7 @@ const EVENT_TEXT: Readonly<Record<DialectName, (event: unknown) => string>> = {
   },
 };
 
-/** The text of a streamed reply, read as the standard of server-sent events demands. */
+/** Returns the text of a streamed reply, parsed according to the standard for server-sent events. */
 export function streamText(name: DialectName, stream: string): string {
   let text = '';
   let data: string[] = [];
@@ -87,7 +89,7 @@ export function headersOf(n: number): Record<string, string> {
   return n % 61 === 0 ? {} : { 'content-type': 'application/json' };
 }
 
-/** Ways to damage the text of a body. */
+/** Functions that damage the text of a body; the number `n` selects the damage. */
 const DAMAGES: readonly ((text: string, n: number) => string | Buffer)[] = [
   (text, n) => text.slice(0, n % (text.length + 1)),
   (text, n) => {
@@ -104,7 +106,7 @@ const DAMAGES: readonly ((text: string, n: number) => string | Buffer)[] = [
   (text, n) => text.slice(n % 7) + text,
 ];
 
-/** A body as it is sent. Two of three arrive undamaged: their content is what is wrong with them. */
+/** Returns a body as it is sent. Two of three bodies are not damaged further, because their content is already wrong. */
 export function damaged(body: unknown, n: number): string | Buffer {
   const text = JSON.stringify(body) ?? '';
   const damage = n % 3 === 0 ? DAMAGES[(n / 3) % DAMAGES.length] : undefined;
@@ -113,7 +115,7 @@ export function damaged(body: unknown, n: number): string | Buffer {
 
 const chatStart = (rest: string): string => `{"model":"policy","messages":[{"role":"user","content":${rest}`;
 
-/** Bodies of about `bytes` bytes that cost the most to parse and to check. */
+/** For each name, makes a body of about `bytes` bytes that is especially slow to parse and check. */
 export const HEAVY_BODIES: Readonly<Record<string, (bytes: number) => string>> = {
   'one text': (bytes) => `${chatStart('"')}${'x'.repeat(bytes - 100)}"}]}`,
   'one CJK text': (bytes) => `${chatStart('"')}${'漢'.repeat((bytes - 100) / 3)}"}]}`,

@@ -29,22 +29,28 @@ const { values: options } = parseArgs({
 
 const INPUTS = options.quick ? 500 : 10_000;
 const BAD_READERS = options.quick ? 10 : 60;
-/** Inputs of one session before the next one begins. */
+/** Number of inputs sent in one session before the next session is opened. */
 const INPUTS_PER_SESSION = 250;
-/** Bound on the wait of other sessions of the node, for the 99th percentile and for any body of {@link ORDINARY_MIB}. */
+/**
+ * Longest blocking of the proxy's event loop in milliseconds: for the 99th percentile, and for any body of {@link ORDINARY_MIB}. Other
+ * sessions of the node wait that long.
+ */
 const MAX_LAG_MS = 250;
-/** Twice a conversation of a million tokens. */
+/** Size in MiB of the largest ordinary body: twice a conversation of a million tokens. */
 const ORDINARY_MIB = 8;
 /**
- * Bound for one body of the largest size that is read, which only a hostile client or one with very many pictures sends. It takes half
- * a second on a quiet machine; a body that is parsed into very many values took eight.
+ * Longest blocking of the event loop in milliseconds for one body of the largest accepted size. Only a hostile client, or one with very
+ * many pictures, sends such a body. It takes half a second on an idle machine; it took eight seconds when it was parsed into very many
+ * values.
  */
 const MAX_LAG_LARGEST_MS = 1_000;
-/** Growth that is allowed when all sessions are closed: compiled code and pools, but no requests. */
+/** Most heap growth in MiB after all sessions are closed. It allows for compiled code and pools, but not for requests. */
 const MAX_HEAP_GROWTH_MB = 16;
-/** Every so many inputs one is valid, and its reply is read back. */
+/** One of this many inputs is valid, and its reply is checked. */
 const VALID_EVERY = 20;
-/** Heavy bodies are sent this many times; the best counts, because other work of the machine is not the proxy's. */
+/**
+ * Number of times that each heavy body is sent. The shortest blocking counts, because other programs on the machine lengthen the others.
+ */
 const HEAVY_REPEATS = 3;
 const MAX_EXAMPLE_CHARS = 300;
 
@@ -58,14 +64,14 @@ type HeavyReport = { readonly mb: number; readonly status: number; readonly lag_
 
 const problems: Problem[] = [];
 
-/** Records a problem; the same one of many inputs is kept once, with its first example. */
+/** Records a problem. A problem that occurs again is only counted; its first example is kept. */
 function addProblem(what: string, example: string | Buffer = ''): void {
   const known = problems.find((problem) => problem.what === what);
   if (known !== undefined) known.count++;
   else problems.push({ what, count: 1, example: String(example).slice(0, MAX_EXAMPLE_CHARS) });
 }
 
-/** Sends all inputs of a dialect; returns how often each status was answered. */
+/** Sends all inputs of a dialect. Returns how often each reply status occurred. */
 async function fuzzDialect(rig: Rig, dialect: Dialect, seed: number): Promise<Record<string, number>> {
   const { name } = dialect;
   const path = generationPath(dialect);
@@ -99,7 +105,7 @@ function* take<T>(values: Iterator<T>, count: number): Generator<T> {
   }
 }
 
-/** Returns the status of the reply. */
+/** Sends one input. Returns the status of the reply. */
 async function sendInput(
   rig: Rig,
   key: string,
@@ -115,7 +121,7 @@ async function sendInput(
   return reply.status;
 }
 
-/** A recorded history in one of two cases, otherwise a request whose reply is compared. */
+/** Sends a valid request. Half of these are recorded histories; the others demand a reply whose text is then compared. */
 async function sendValid(rig: Rig, key: string, path: string, name: DialectName, n: number): Promise<number> {
   const isHistory = n % (2 * VALID_EVERY) === 1;
   const order = { index: n % NASTY_TEXTS.length, times: 1 + (n % 40) };
@@ -130,13 +136,13 @@ async function sendValid(rig: Rig, key: string, path: string, name: DialectName,
   return reply.status;
 }
 
-/** Anything but 2xx and 4xx is a problem, and the body of an error has to be JSON. */
+/** Records a problem for any status other than 2xx and 4xx, and throws when the body of an error is not JSON. */
 function checkStatus(name: DialectName, { status, text }: Reply, sent: string | Buffer): void {
   if (status >= 500 || status < 200 || (status >= 300 && status < 400)) addProblem(`${name}: status ${status}`, sent);
   if (status >= 400) JSON.parse(text);
 }
 
-/** Sends a body that is announced, begun and never completed. */
+/** Sends the headers and the first part of a body, and never completes it. */
 async function sendHalf(rig: Rig, key: string, path: string, body: string | Buffer): Promise<void> {
   const bytes = Buffer.from(body);
   const socket = await rig.beginRequest(key, path, bytes.length + 10);
@@ -144,7 +150,10 @@ async function sendHalf(rig: Rig, key: string, path: string, body: string | Buff
   socket.destroy();
 }
 
-/** Requests streams that are never read, and streams whose reader leaves in the middle; other clients must be served meanwhile. */
+/**
+ * Requests streams that are never read, and streams whose client disconnects in the middle. Checks that other clients are served during
+ * this.
+ */
 async function badReaders(rig: Rig, dialect: Dialect, count: number): Promise<void> {
   const path = generationPath(dialect);
   const key = await rig.openSession();
@@ -170,7 +179,7 @@ async function badReaders(rig: Rig, dialect: Dialect, count: number): Promise<vo
   await rig.closeSession(key);
 }
 
-/** Sends each heavy body alone and measures how long it blocks the event loop. */
+/** Sends each heavy body while no other request runs, and measures how long it blocks the event loop. */
 async function heavyBodies(rig: Rig, bytes: number, maxLagMs: number): Promise<Record<string, HeavyReport>> {
   const reports: Record<string, HeavyReport> = {};
   for (const [name, make] of Object.entries(HEAVY_BODIES)) {
@@ -198,7 +207,7 @@ async function heavyBodies(rig: Rig, bytes: number, maxLagMs: number): Promise<R
 async function fuzz(rig: Rig, seed: number): Promise<{ rows: ReportRow[]; keys: Record<string, unknown> }> {
   const rows: ReportRow[] = [];
   const dialects: Record<string, DialectReport> = {};
-  // A small first round, so that what is loaded and compiled once does not count as a leak.
+  // Runs a small first round, so that code that is loaded and compiled once does not count as a leak.
   for (const dialect of DIALECTS) await badReaders(rig, dialect, 2);
   const before = await rig.heapMb();
   for (const dialect of DIALECTS) {

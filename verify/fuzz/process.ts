@@ -8,13 +8,13 @@ const requestSchema = z.object({ id: z.number(), name: z.string(), argument: z.s
 const replySchema = z.object({ id: z.number(), value: z.unknown() });
 const portSchema = z.object({ port: z.number() });
 
-/** Forked by the fuzzer: reports that it listens, and ends when the fuzzer does. */
+/** Called in a process that the fuzzer forked: reports that it listens on `port`, and exits when the fuzzer exits. */
 export function reportPort(port: number): void {
   process.on('disconnect', () => process.exit());
   process.send?.({ port });
 }
 
-/** Answers the fuzzer's requests in a child process. A request that fails ends the process. */
+/** Replies to the fuzzer's requests in a child process. A request that fails ends the process. */
 export function answerRequests(answers: Readonly<Record<string, (argument: string | null) => Promise<object>>>): void {
   process.on('message', async (message) => {
     const { id, name, argument } = requestSchema.parse(message);
@@ -24,14 +24,14 @@ export function answerRequests(answers: Readonly<Record<string, (argument: strin
   });
 }
 
-/** The port of a listening server. */
+/** Returns the port of a listening server. */
 export function portOf(server: Server): number {
   const address = server.address();
   if (address === null || typeof address === 'string') throw new Error('the server does not listen on a port');
   return address.port;
 }
 
-/** A child process of the fuzzer. Its unexpected end ends the fuzzer as well. */
+/** A child process of the fuzzer. When it ends unexpectedly, the fuzzer exits as well. */
 export class FuzzProcess {
   readonly port: number;
   private readonly child: ChildProcess;
@@ -39,7 +39,7 @@ export class FuzzProcess {
   private readonly waiting = new Map<number, (value: unknown) => void>();
   private sent = 0;
 
-  /** Starts a compiled file of this folder; resolves when it listens. */
+  /** Starts a compiled module of this folder as a child process. Resolves when it listens. */
   static async start(file: string, ...args: readonly string[]): Promise<FuzzProcess> {
     const child = fork(entryPath(import.meta.url, file), args, {
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
@@ -65,7 +65,7 @@ export class FuzzProcess {
     });
   }
 
-  /** Sends a request and resolves with the child's answer. */
+  /** Sends a request to the child. Resolves to the child's reply. */
   request(name: string, argument: string | null = null): Promise<unknown> {
     return new Promise((resolve) => {
       const id = ++this.sent;

@@ -1,4 +1,4 @@
-// The proxy under test, a process of its own that watches its event loop and its heap.
+// Runs the proxy under test in a separate process, which measures its own event loop and heap.
 import { readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { MIB } from '../../src/core/bytes.ts';
@@ -13,7 +13,10 @@ import { answerRequests, reportPort } from './process.ts';
 
 const [, , engineUrl = '', directory = ''] = process.argv;
 
-/** Longer than the histogram's interval: a stall is only seen at the next tick. */
+/**
+ * Milliseconds to wait before the lag is read. This is longer than the histogram's interval, because a stall is recorded only at the next
+ * tick.
+ */
 const SETTLE_MS = 50;
 
 const engines = await createEnginePools([engineSpecSchema.parse({ base_url: engineUrl })], { clock: systemClock });
@@ -27,7 +30,7 @@ const sessions = new Map<string, ProxySession>();
 let opened = 0;
 let lastRanMs = 0;
 
-/** CPU time of this thread in milliseconds, by the kernel's account. */
+/** Returns the CPU time of this thread in milliseconds, as counted by the kernel. */
 function threadMs(): number {
   return Number(readFileSync('/proc/thread-self/schedstat', 'utf8').split(' ')[0]) / 1e6;
 }
@@ -57,8 +60,9 @@ answerRequests({
     return {};
   },
   /**
-   * Since the last request, in milliseconds; the histogram's own interval is part of what it reports. `computed` is the CPU time of the
-   * loop's thread, which bounds every stall that the machine's other work did not cause.
+   * Returns the event loop's lag since the previous request, in milliseconds. The histogram's own interval is included in the reported
+   * values. `computed` is the CPU time of the event loop's thread: an upper bound on every stall that other programs on the machine did not
+   * cause.
    */
   async lag() {
     await sleep(systemClock, SETTLE_MS);
@@ -69,7 +73,7 @@ answerRequests({
     return seen;
   },
   async heap() {
-    // Some objects can only be freed after the loop has turned, others after a first collection.
+    // Some objects can be freed only after a turn of the event loop, others only after a first collection.
     await sleep(systemClock, 0);
     globalThis.gc?.();
     globalThis.gc?.();

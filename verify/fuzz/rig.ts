@@ -18,9 +18,9 @@ export type Lag = z.infer<typeof lagSchema>;
 
 export type Reply = { readonly status: number; readonly text: string };
 
-/** The stub engine and the proxy in processes of their own, and a client of the proxy. */
+/** The stub engine and the proxy in separate processes, together with a client of the proxy. */
 export class Rig {
-  /** How many requests the client sends at a time. */
+  /** Number of requests that the client sends concurrently. */
   readonly connections = CONNECTIONS;
   private readonly engine: FuzzProcess;
   private readonly proxy: FuzzProcess;
@@ -45,7 +45,7 @@ export class Rig {
     });
   }
 
-  /** Opens a session; returns its key. */
+  /** Opens a session of the proxy and returns its key. */
   async openSession(): Promise<string> {
     return openedSchema.parse(await this.proxy.request('open')).key;
   }
@@ -54,12 +54,12 @@ export class Rig {
     await this.proxy.request('close', key);
   }
 
-  /** The lag since the last call. */
+  /** Returns the event loop's lag since the previous request for it. */
   async lag(): Promise<Lag> {
     return lagSchema.parse(await this.proxy.request('lag'));
   }
 
-  /** The proxy's heap after garbage collection, in MiB. */
+  /** Returns the size of the proxy's heap after a garbage collection, in MiB. */
   async heapMb(): Promise<number> {
     return heapSchema.parse(await this.proxy.request('heap')).mb;
   }
@@ -74,10 +74,10 @@ export class Rig {
     return { status: reply.statusCode, text: await reply.body.text() };
   }
 
-  /** Opens a connection and writes the head of a request with `bytes` bytes of body. */
+  /** Opens a connection and writes the headers of a request that announce `bytes` bytes of body. */
   async beginRequest(key: string, path: string, bytes: number): Promise<Socket> {
     const socket = connect({ host: '127.0.0.1', port: this.proxy.port });
-    // Errors of a connection that the client breaks on purpose do not matter.
+    // The client breaks this connection on purpose, so its errors are ignored.
     socket.on('error', () => {});
     await once(socket, 'connect');
     socket.write(

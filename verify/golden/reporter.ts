@@ -8,7 +8,7 @@ const indent = (text: string): string => text.replace(/^/gm, '    ');
 
 const textOf = (error: SerializedError): string => error.stack ?? error.message;
 
-/** The results of all tests, by case (a letter) and engine mode. */
+/** Collects the results of all tests by case (a letter) and engine mode, and prints them as a table. */
 class Table {
   readonly totals: Counts = { passed: 0, failed: 0 };
   private readonly modes = new Set<string>();
@@ -69,7 +69,7 @@ export default class GoldenReporter implements Reporter {
       if (module.errors().length > 0) table.totals.failed++;
       for (const test of module.children.allTests()) table.add(test);
     }
-    // Other reporters print at this moment too; the closing line has to come after them.
+    // The table is printed when the process exits, because other reporters also print at the end and the closing line must be the last.
     process.on('exit', () => printTable(table));
   }
 }

@@ -5,7 +5,9 @@ import { type ProxyRequestMessage, REQUEST_CHANNEL } from '../../src/proxy/http/
 import { slugOf } from './cell.ts';
 import type { RunnableCell } from './plan.ts';
 
-/** Records what harnesses send, one JSONL file for each cell: raw material for tests of dialects and call kinds. */
+/**
+ * Records the requests that harnesses send, in one JSONL file for each cell. Tests of dialects and call kinds are made from these files.
+ */
 export class RequestCapture {
   private readonly dir: string;
   private readonly linesOf = new Map<string, string[]>();
@@ -18,7 +20,7 @@ export class RequestCapture {
     subscribe(REQUEST_CHANNEL, this.listener);
   }
 
-  /** Writes the requests of a session, if there were any, to the file of its cell. */
+  /** Writes the recorded requests of a session to the file of its cell. Writes nothing when there are none. */
   async write(planned: RunnableCell, sessionId: string): Promise<void> {
     const lines = this.linesOf.get(sessionId) ?? [];
     this.linesOf.delete(sessionId);
@@ -39,12 +41,12 @@ export class RequestCapture {
   }
 }
 
-/** Only floe's proxy publishes on the channel, whose messages Node types as unknown. */
+/** Narrows a channel message to its type. Node types messages as unknown, but only floe's proxy publishes on this channel. */
 function isRequest(message: unknown): message is ProxyRequestMessage {
   return typeof message === 'object' && message !== null && 'sessionId' in message && 'body' in message;
 }
 
-/** The parsed body, so that a line of the file can be read; the text where it is not JSON, `null` where it is empty. */
+/** Returns the parsed body, so that the file is readable; the text when it is not JSON, and `null` when it is empty. */
 function contentOf(body: Buffer): unknown {
   const text = body.toString('utf8');
   if (text === '') return null;

@@ -1,4 +1,4 @@
-// One cell: builds its task, runs the unchanged program against the simulated engine, and checks the result.
+// Runs one cell of the matrix: builds its task, runs the unmodified program against the simulated engine, and checks the result.
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -32,68 +32,68 @@ import type { RunnableCell } from './plan.ts';
 import type { Row, Settings } from './row.ts';
 import { completionsOf, runTask, type Stack, startStack } from './stack.ts';
 
-/** Of a session's active time; the slowest harness needs about 10 s for a cell, and the machine may be busy. */
+/** Most seconds of active time for a session. The slowest harness needs about 10 s for a cell, and the machine may be busy. */
 const SESSION_SECONDS = 150;
-/** Of a whole cell: a session and the time that it waits. */
+/** Most milliseconds for a whole cell, that is, for its session and the time that the session waits. */
 const CELL_MS = 240_000;
 
 const COMMIT =
   'git init -q . && git add -A && git -c user.name=floe -c user.email=floe@localhost commit -q --allow-empty -m Start';
 
-/** What a cell asks of a harness, and what the simulated policy does. */
+/** The plan of a cell: the task for the harness, and the replies of the simulated policy. */
 export type CellPlan = {
   readonly instruction: string;
-  /** Files of the work folder, by path; bytes for what is not text. */
+  /** Contents of the files in the work folder, by path; a Buffer for a binary file. */
   readonly files?: Readonly<Record<string, string | Buffer>>;
   readonly settings?: Settings | undefined;
   readonly sampling?: TaskRequestInput['sampling'];
   readonly sim?: SimConfigInput;
   readonly scenarios: ScenarioInput[];
   readonly faults?: readonly FaultInput[];
-  /** A command that prints whether the task is done; see {@link grader}. */
+  /** A shell command that prints whether the task is done; see {@link grader}. */
   readonly grader: string;
   readonly expect?: Expectation;
-  /** Further problems of the session. */
+  /** Checks the session further. Returns a sentence for each problem. */
   readonly check?: (facts: Facts) => string[];
 };
 
 export type Cell = {
-  /** What happens in it, for the documentation. */
+  /** Short description of what happens in the cell, for the documentation. */
   readonly title: string;
   build(input: { readonly row: Row }): CellPlan;
 };
 
-/** Another way to capture and to build the same cell. */
+/** Settings that make a cell capture and build in another way. */
 export type Way = {
-  /** The engine API that floe uses; default vLLM's. */
+  /** The engine API that floe uses. The default is vLLM's. */
   readonly kind?: EngineKind;
-  /** Fields that replace those of the task. */
+  /** Fields that replace fields of the task. */
   readonly task?: Partial<TaskRequestInput>;
 };
 
 export type CellOptions = {
   readonly backend: RuntimeBackend;
-  /** Where the material of failed cells is written. */
+  /** The folder to which task, result and ledger of failed cells are written. */
   readonly keepDir: string;
-  /** Writes the material of cells that passed as well. */
+  /** Whether the files of passed cells are written as well. */
   readonly keepAlways?: boolean;
   readonly signal: AbortSignal;
 };
 
 export type CellReport = {
   readonly problems: readonly string[];
-  /** Differences between what was handed to the trainer and the engine's ledger. */
+  /** Number of differences between the samples that the trainer received and the engine's ledger. */
   readonly mismatches: number;
   readonly seconds: number;
-  /** The folder with the task, the result and the ledger; `null` when they were not written. */
+  /** The folder with the task, the result and the ledger; `null` when these were not written. */
   readonly kept: string | null;
-  /** `null` when the session did not end. */
+  /** Id of the cell's session; `null` when the session did not end. */
   readonly sessionId: string | null;
-  /** `null` when there was no result. */
+  /** The comparison of the result with the ledger; `null` when there was no result. */
   readonly compared: { readonly ledger: LedgerReport; readonly facts: Facts } | null;
 };
 
-/** What is known of a cell that runs; written to its folder when it fails. */
+/** The data collected so far about a running cell. It is written to the cell's folder when the cell fails. */
 type Material = {
   task?: TaskRequestInput;
   result?: SessionResult;
@@ -101,7 +101,7 @@ type Material = {
   entries?: readonly LedgerEntry[];
 };
 
-/** The task of a cell. */
+/** Returns the task of a cell. */
 export function taskOf({ row, variant, dialect }: RunnableCell, plan: CellPlan, way: Way = {}): TaskRequestInput {
   const files: Readonly<Record<string, string | Buffer>> = { ...row.files?.(), ...plan.files };
   return {
@@ -136,7 +136,7 @@ function prepareFile(target: string, content: string | Buffer): PrepareInput {
   return { type: 'exec', command: `echo ${content.toString('base64')} | base64 -d > ${target}` };
 }
 
-/** Runs one cell. Never rejects: whatever fails is a problem in the report. */
+/** Runs one cell. Never rejects: every failure becomes a problem in the report. */
 export async function runCell(
   planned: RunnableCell,
   cell: Cell,
@@ -181,7 +181,7 @@ export async function runCell(
   };
 }
 
-/** Compares a session with the engine's ledger; what it reads is added to `material`. */
+/** Compares a session with the engine's ledger. Adds the data that it reads to `material`. */
 async function compare(
   stack: Stack,
   result: SessionResult,
@@ -189,7 +189,7 @@ async function compare(
   signal: AbortSignal,
 ): Promise<{ ledger: LedgerReport; facts: Facts }> {
   const completions = await completionsOf(stack, result, signal);
-  // Calls that probe what the engine can do belong to no session.
+  // Entries without this session's id come from calls that probe the engine's features, and are left out.
   const entries = stack.sim.ledger.entries({ sessionId: result.session_id });
   Object.assign(material, { completions, entries });
   const facts = new Facts({ result, completions, entries, firedFaults: await countFiredFaults(stack) });
@@ -219,7 +219,7 @@ function textOf(error: unknown): string {
   return error instanceof Error ? (error.stack ?? error.message) : String(error);
 }
 
-/** A file name for a cell. */
+/** Returns a file name for a cell. */
 export function slugOf({ variant, dialect, cell }: RunnableCell): string {
   return `${variant.label}-${dialect}-${cell}`.replaceAll(/[^A-Za-z0-9._-]+/g, '_');
 }

@@ -1,21 +1,21 @@
-// What holds for every cell: the task is done, the traces equal the ledger, and no sampled token is lost. Pure.
+// Checks that every cell must pass: the task is done, the traces equal the ledger, and no sampled token is lost. All functions are pure.
 import type { Audit, ChatMessage, CompletionRecord, SessionResult, Trace } from '../../src/schema/index.ts';
 import type { LedgerEntry, LedgerMismatch } from '../../src/sim/index.ts';
 
-/** What the checks read of a session's result. */
+/** The fields of a session's result that the checks use. */
 export type CheckedResult = Pick<SessionResult, 'outcome' | 'reward'> & {
   readonly error: { readonly code: string; readonly message: string } | null;
   readonly audit: { readonly tokens: Pick<Audit['tokens'], 'sampled' | 'trained' | 'excluded'> } | null;
   readonly trajectory: { readonly traces: readonly Pick<Trace, 'trace_id' | 'completion_ids'>[] } | null;
 };
 
-/** What the checks read of a completion, as floe recorded it. */
+/** The fields of a completion, as floe recorded it, that the checks use. */
 export type CheckedCompletion = Pick<
   CompletionRecord,
   'completion_id' | 'index' | 'call_kind' | 'thread' | 'message' | 'finish_reason' | 'abandoned' | 'undelivered'
 > & { readonly request: Pick<CompletionRecord['request'], 'base' | 'keep' | 'messages'> };
 
-/** What the checks read of an entry of the engine's ledger. */
+/** The fields of an entry of the engine's ledger that the checks use. */
 export type CheckedEntry = Pick<
   LedgerEntry,
   'request_id' | 'scenario' | 'prompt_ids' | 'response_ids' | 'aborted_at' | 'faults'
@@ -24,20 +24,20 @@ export type CheckedEntry = Pick<
 export type SessionRecord = {
   readonly result: CheckedResult;
   readonly completions: readonly CheckedCompletion[];
-  /** The ledger's entries of this session. */
+  /** The ledger entries of this session. */
   readonly entries: readonly CheckedEntry[];
-  /** How many calls of the engine a fault hit. */
+  /** Number of engine calls in which a fault was injected. */
   readonly firedFaults: number;
 };
 
-/** How a session is expected to end. */
+/** The outcome and reward with which a session is expected to end. */
 export type Expectation = { readonly outcome?: string; readonly reward?: number };
 
-/** A session as the checks of cells read it. */
+/** The data of one session, in the form in which the checks of cells use it. */
 export class Facts {
   readonly result: CheckedResult;
   readonly entries: readonly CheckedEntry[];
-  /** By arrival. */
+  /** The session's completions in order of arrival. */
   readonly completions: readonly CheckedCompletion[];
   readonly traces: readonly Pick<Trace, 'trace_id' | 'completion_ids'>[];
   readonly firedFaults: number;
@@ -54,22 +54,22 @@ export class Facts {
     this.entryOf = new Map(entries.map((entry) => [entry.request_id, entry]));
   }
 
-  /** The main agent's completions, by arrival. */
+  /** The main agent's completions in order of arrival. */
   get main(): readonly CheckedCompletion[] {
     return this.byScenario('main');
   }
 
-  /** Completions that a scenario of the policy gave, by arrival. */
+  /** Returns the completions whose replies came from the named scenario of the policy, in order of arrival. */
   byScenario(name: string): CheckedCompletion[] {
     return this.completions.filter(({ completion_id }) => this.entryOf.get(completion_id)?.scenario === name);
   }
 
-  /** The length of a completion's prompt, as the engine counted it; 0 when the engine never sampled the completion. */
+  /** Returns the length of a completion's prompt in tokens, as the engine counted it; 0 when the engine never sampled the completion. */
   promptTokens({ completion_id }: CheckedCompletion): number {
     return this.entryOf.get(completion_id)?.prompt_ids.length ?? 0;
   }
 
-  /** All messages of a completion's request; a record holds only those after its base. */
+  /** Returns all messages of a completion's request. A record itself holds only the messages after those of its base record. */
   messages({ request }: CheckedCompletion): ChatMessage[] {
     const base = request.base === null ? undefined : this.byId.get(request.base);
     const kept = base === undefined ? [] : this.messages(base).slice(0, request.keep);
@@ -77,12 +77,12 @@ export class Facts {
   }
 }
 
-/** The tool results of a conversation, one text each. Calls are left out, because they quote their commands. */
+/** Returns the tool results of a conversation as text. Tool calls are left out, because they quote their commands. */
 export function toolResults(messages: readonly ChatMessage[]): string[] {
   return messages.filter(({ role }) => role === 'tool').map(({ content }) => JSON.stringify(content));
 }
 
-/** The harness did its task. */
+/** Checks that the session ended with the expected outcome and reward. */
 export function taskProblems({ result }: Facts, { outcome = 'completed', reward = 1 }: Expectation = {}): string[] {
   const problems: string[] = [];
   if (result.outcome !== outcome) {
@@ -93,7 +93,10 @@ export function taskProblems({ result }: Facts, { outcome = 'completed', reward 
   return problems;
 }
 
-/** Every token in the ledger is trained or excluded with a reason, except for calls that were aborted before their reply was delivered. */
+/**
+ * Checks that every token in the ledger is trained or excluded with a reason, except tokens of calls that were aborted before their reply
+ * was delivered.
+ */
 export function accountProblems({ result, completions, entries }: Facts): string[] {
   const { audit } = result;
   if (audit === null) return entries.length === 0 ? [] : ['there is no audit'];
@@ -120,7 +123,10 @@ export function accountProblems({ result, completions, entries }: Facts): string
   return problems;
 }
 
-/** Titles, routing and the like are not the agent's work: with a label that says so they would be trained. */
+/**
+ * Checks that side calls of the harness, such as titles and routing, are not labelled as the agent's work. With such a label they would be
+ * trained.
+ */
 export function labelProblems(facts: Facts): string[] {
   return facts
     .byScenario('side')
@@ -128,10 +134,13 @@ export function labelProblems(facts: Facts): string[] {
     .map(({ completion_id, call_kind }) => `${completion_id} is a side call of the harness and labelled ${call_kind}`);
 }
 
-/** Scenarios that are the agent's own work. */
+/** Scenarios whose replies are the agent's own work. */
 const WORK = ['main', 'subagent', 'compaction'];
 
-/** Every reply of the agent's own scenarios that the harness used is in a trace: excluding all of them would keep every sum. */
+/**
+ * Checks that every reply of the agent's own scenarios that the harness used is in a trace. The token sums alone would also match if all of
+ * these were excluded.
+ */
 export function workProblems(facts: Facts): string[] {
   const traced = new Set(facts.traces.flatMap(({ completion_ids }) => completion_ids));
   return WORK.flatMap((name) => facts.byScenario(name))

@@ -1,4 +1,5 @@
-// What a harness costs besides the model: sessions of the edit cell, one at a time, with an engine that answers immediately.
+// Measures what a harness costs besides the model: runs sessions of the edit cell one after another, with an engine that replies
+// immediately.
 import { abortAfter } from '../../src/core/abort.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import type { CompletionRecord, RuntimeBackend, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
@@ -12,12 +13,12 @@ import { completionsOf, runTask, startStack } from './stack.ts';
 const MB = 1e6;
 const SESSION_MS = 120_000;
 
-/** Measures what the sandbox itself costs: a session whose agent does nothing. */
+/** An agent that does nothing. Its session measures the cost of the sandbox alone. */
 const IDLE_AGENT: TaskRequestInput['agent'] = { harness: 'shell', custom_shell: 'true' };
 
 export type OverheadOptions = {
   readonly backend: RuntimeBackend;
-  /** Sessions for each line. */
+  /** Number of sessions for each row of the table. */
   readonly samples: number;
   readonly signal: AbortSignal;
   readonly onLine: (text: string) => void;
@@ -30,8 +31,8 @@ type MeasuredSession = {
 };
 
 /**
- * One line for each harness variant and dialect whose edit cell passed; none on systems other than Linux. Processes are attributed by
- * their parents, so no other session may run in the meantime.
+ * Measures each harness variant and dialect whose edit cell passed; returns an empty list on systems other than Linux. Processes are
+ * assigned to a session by their parents, so no other session may run during the measurement.
  */
 export async function measureOverhead(reports: readonly Report[], options: OverheadOptions): Promise<Overhead[]> {
   const measured: Overhead[] = [];
@@ -46,7 +47,7 @@ export async function measureOverhead(reports: readonly Report[], options: Overh
         `overhead ${line.label} ${line.dialect}: ${line.wall_seconds} s, CPU ${line.cpu_seconds} s, ${line.peak_rss_mb} MB`,
       );
     } catch (error) {
-      // The other lines and the cells are still worth reporting.
+      // A failed measurement is reported and the remaining rows are still measured.
       const reason = error instanceof Error ? error.message : String(error);
       options.onLine(`overhead ${report.variant.label} ${report.dialect}: not measured: ${reason}`);
     }
@@ -106,7 +107,10 @@ function overheadOf(
   };
 }
 
-/** Throws when no call was recorded or no process of the harness was seen. */
+/**
+ * Returns the seconds from the start of the harness to its first model call. Throws when no call was recorded or no process of the harness
+ * was seen.
+ */
 function firstCallSeconds({ calls, usage }: MeasuredSession): number {
   const [first] = calls;
   if (first === undefined || usage.startedAtMs === null) throw new Error('no call or no process was seen');
@@ -119,7 +123,7 @@ async function repeat<T>(times: number, work: () => Promise<T>): Promise<T[]> {
   return results;
 }
 
-/** Of at least one value; of an even number of values, the mean of the two in the middle. */
+/** Returns the median of at least one value. For an even number of values, this is the mean of the two middle ones. */
 function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = sorted.slice((sorted.length - 1) >> 1, (sorted.length >> 1) + 1);

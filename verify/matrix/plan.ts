@@ -1,8 +1,8 @@
-// Which cells are run, and why the others are skipped. Pure.
+// Decides which cells are run, and why the others are skipped. All functions are pure.
 import type { DialectName } from '../../src/schema/index.ts';
 import type { Row, Variant } from './row.ts';
 
-/** In the order of the table. */
+/** All cells, in the order of the table's columns. */
 export const CELL_NAMES = [
   'edit',
   'parallel_calls',
@@ -24,7 +24,7 @@ export type RunnableCell = {
   readonly cell: CellName;
 };
 
-/** A cell that is left out. Its dialect is `?` when floe does not know the harness. */
+/** A cell that is skipped, with the reason. Its dialect is `?` when floe does not know the harness. */
 export type SkippedCell = Omit<RunnableCell, 'dialect'> & {
   readonly dialect: DialectName | '?';
   readonly skip: string;
@@ -32,15 +32,15 @@ export type SkippedCell = Omit<RunnableCell, 'dialect'> & {
 
 export type PlannedCell = (RunnableCell & { readonly skip: null }) | SkippedCell;
 
-/** What floe knows of a harness. */
+/** floe's adapter for a harness: its dialects and the installed version. */
 export type Adapter = {
   readonly dialects: readonly DialectName[];
-  /** The version that floe installs; `null` when it installs none. */
+  /** The version that floe installs; `null` when floe does not install this harness. */
   readonly version: string | null;
   readonly installed: boolean;
 };
 
-/** Names of harnesses, dialects and cells to run; empty lists choose all. */
+/** Selects harnesses, dialects and cells by name. An empty list selects all. */
 export type Filter = {
   readonly harness?: readonly string[];
   readonly dialect?: readonly string[];
@@ -48,14 +48,14 @@ export type Filter = {
 };
 
 export type PlanInput = {
-  /** By harness. */
+  /** floe's adapters by harness name. */
   readonly adapters: ReadonlyMap<string, Adapter>;
   /** The dialects that floe serves. */
   readonly served: readonly DialectName[];
   readonly filter?: Filter;
 };
 
-/** Whether the row has what a cell needs, for the cells that need something. */
+/** For each cell that needs certain tools or settings, returns whether the row of the matrix provides them. */
 const NEEDS: Readonly<Partial<Record<CellName, (row: Row) => boolean>>> = {
   subagent: (row) => row.calls.subagent !== null,
   compaction: (row) => row.compaction !== undefined,
@@ -63,7 +63,7 @@ const NEEDS: Readonly<Partial<Record<CellName, (row: Row) => boolean>>> = {
   length_stop: (row) => row.lengthStop !== undefined,
 };
 
-/** One entry for each variant, dialect and cell that the filter chooses. */
+/** Returns one entry for each variant, dialect and cell that the filter selects. */
 export function planCells(rows: readonly Row[], { adapters, served, filter = {} }: PlanInput): PlannedCell[] {
   const { harness = [], dialect = [], cell = [] } = filter;
   const isChosen = (names: readonly string[], name: string): boolean => names.length === 0 || names.includes(name);
@@ -99,12 +99,15 @@ function plan(
   return { row, variant, dialect, cell, skip: null };
 }
 
-/** The row's own reason to skip a cell: for one variant, for one dialect, or for all of them. `null` when it states none. */
+/**
+ * Returns the reason that the row states for skipping a cell, for one variant, for one dialect, or for all of them; `null` when it states
+ * none.
+ */
 function statedSkip({ skips = {} }: Row, variant: Variant, dialect: DialectName, cell: CellName): string | null {
   return skips[`${cell}@${variant.label}`] ?? skips[`${cell}/${dialect}`] ?? skips[cell] ?? null;
 }
 
-/** Throws an Error that names the first mistake of a row's skips, so that a typing error does not become a cell that is run. */
+/** Throws an Error that names the first invalid key in a row's skips. Otherwise a misspelt key would make the cell run. */
 export function checkRow({ harness, variants, skips = {} }: Row): void {
   const labels = variants.map(({ label }) => label);
   for (const key of Object.keys(skips)) {

@@ -1,28 +1,34 @@
-// Watches from outside what the processes of a session use, through Linux's /proc. Nothing in the sandbox is touched.
+// Measures from outside what the processes of a session use, through Linux's /proc. The sandbox itself is not modified.
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 
-/** Much shorter than any harness runs; a sample takes a small part of one core on a machine with a few hundred processes. */
+/**
+ * Milliseconds between two samples. This is much shorter than any run of a harness; a sample takes a small part of one core on a machine
+ * with a few hundred processes.
+ */
 const SAMPLE_MS = 25;
 const PAGE_BYTES = 4096;
-/** The kernel counts the CPU time of a process once its parent has collected it, which the sandbox's end delays. */
+/**
+ * Longest wait for the session's processes to end. The kernel adds the CPU time of a process only when its parent has reaped it, which
+ * happens after the sandbox has ended.
+ */
 const SETTLE_MS = 10_000;
 
-/** A row of /proc/<pid>/stat. Times are in clock ticks; `startTicks` counts from the start of the machine. */
+/** The fields of /proc/<pid>/stat that are used. Times are in clock ticks; `startTicks` counts from the boot of the machine. */
 export type ProcessRow = {
   readonly pid: number;
   readonly parent: number;
   readonly cpuTicks: number;
-  /** CPU time of children that have ended. */
+  /** CPU time of child processes that have ended. */
   readonly endedCpuTicks: number;
   readonly startTicks: number;
   readonly residentBytes: number;
 };
 
-/** Reads the text of /proc/<pid>/stat. Pure. */
+/** Parses the text of /proc/<pid>/stat. A pure function. */
 export function parseStat(pid: number, text: string): ProcessRow {
-  // The second field is the program's name in brackets and may itself hold brackets and blanks.
+  // The second field is the program's name in parentheses, and may itself contain parentheses and spaces.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
   const at = (field: number): number => Number(fields[field - 3]);
   return {
@@ -35,7 +41,7 @@ export function parseStat(pid: number, text: string): ProcessRow {
   };
 }
 
-/** All processes below `root`, which itself is left out. */
+/** Returns all processes that descend from `root`, without `root` itself. */
 export function descendants<Row extends { readonly pid: number; readonly parent: number }>(
   table: readonly Row[],
   root: number,
@@ -59,7 +65,7 @@ function readTable(): ProcessRow[] {
   });
 }
 
-/** `null` when the process has ended, or belongs to another user. */
+/** Returns a file's text; `null` when the process has ended or belongs to another user. */
 function readQuietly(path: string): string | null {
   try {
     return readFileSync(path, 'utf8');
@@ -72,12 +78,15 @@ function ticksPerSecond(): number {
   return Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }));
 }
 
-/** Only the harness and what it starts have the variable without a prefix; the relay in front of it has it with one. */
+/**
+ * Whether a process belongs to the harness. Only the harness and its descendants have the variable FLOE_SESSION_ID under this name; the
+ * relay process that starts the harness has it with a prefix.
+ */
 function isHarness(pid: number): boolean {
   return `\0${readQuietly(`/proc/${pid}/environ`) ?? ''}`.includes('\0FLOE_SESSION_ID=');
 }
 
-/** The node's spawn helper, from which all processes of sessions descend. */
+/** Returns the pid of the node's spawn helper, from which all processes of sessions descend. */
 function findSpawnHelper(): number {
   const helper = descendants(readTable(), process.pid).find(({ pid }) =>
     readQuietly(`/proc/${pid}/cmdline`)?.includes('spawn-helper'),
@@ -86,17 +95,17 @@ function findSpawnHelper(): number {
   return helper.pid;
 }
 
-/** What the processes of one session used. */
+/** The resources that the processes of one session used. */
 export type ProcessUsage = {
-  /** CPU time of all processes that the spawn helper started. */
+  /** CPU time in seconds of all processes that the spawn helper started. */
   readonly cpuSeconds: number;
-  /** The largest sum of the resident sizes of the harness's own processes. */
+  /** Largest sum of the resident sizes of the harness's own processes, over all samples. */
   readonly peakRssBytes: number;
-  /** Start of the first process of the harness, in Unix milliseconds; `null` when none was seen. */
+  /** Unix time in milliseconds at which the first process of the harness started; `null` when no process of it was seen. */
   readonly startedAtMs: number | null;
 };
 
-/** Measures the processes of one session at a time. */
+/** Measures the processes of sessions, one session at a time. */
 export class ProcessWatch {
   private readonly ticks = ticksPerSecond();
   private readonly helper = findSpawnHelper();
@@ -104,10 +113,10 @@ export class ProcessWatch {
   private endedTicks = 0;
   private peakRssBytes = 0;
   private startedAtMs: number | null = null;
-  /** Processes of the harness, by pid and start. */
+  /** The harness's processes, each as pid and start time. */
   private readonly harness = new Set<string>();
 
-  /** Begins to measure a session. */
+  /** Starts the measurement of a session. */
   start(): void {
     this.endedTicks = this.readEndedTicks();
     this.peakRssBytes = 0;
@@ -116,7 +125,7 @@ export class ProcessWatch {
     this.scheduleSample();
   }
 
-  /** Resolves with the session's usage once all of its processes have ended. */
+  /** Resolves to the session's usage when all of its processes have ended. */
   async end(): Promise<ProcessUsage> {
     const giveUpMs = systemClock.monotonicMs() + SETTLE_MS;
     while (descendants(readTable(), this.helper).length > 0 && systemClock.monotonicMs() < giveUpMs) {
@@ -146,7 +155,7 @@ export class ProcessWatch {
     let resident = 0;
     for (const row of descendants(readTable(), this.helper)) {
       const key = `${row.pid}/${row.startTicks}`;
-      // A process may begin as a copy of the relay and become the harness, so a negative answer is not kept.
+      // A process may start as a copy of the relay and then become the harness, so it is checked again at the next sample.
       if (!this.harness.has(key) && !isHarness(row.pid)) continue;
       this.harness.add(key);
       resident += row.residentBytes;

@@ -1,11 +1,11 @@
-// What a run prints and writes: lines of progress, a table, docs/measurements/compatibility.md and JSON. Pure.
+// Formats the output of a run: lines of progress, a table, docs/measurements/compatibility.md and JSON. All functions are pure.
 import type { Cell, CellReport } from './cell.ts';
 import { type Adapter, CELL_NAMES, type CellName, type PlannedCell } from './plan.ts';
 
-/** A planned cell with what came of it. */
+/** A planned cell together with its result. */
 export type Report = PlannedCell & Pick<CellReport, 'problems' | 'mismatches' | 'seconds' | 'kept'>;
 
-/** Medians over the sessions of one harness variant in one dialect; also keys of the JSON report. */
+/** Medians over the sessions of one harness variant in one dialect. The field names are also keys of the JSON report. */
 export type Overhead = {
   readonly label: string;
   readonly dialect: string;
@@ -17,16 +17,16 @@ export type Overhead = {
   readonly peak_rss_mb: number;
 };
 
-/** All of a run. */
+/** All results of a run, from which the table and the document are made. */
 export type RunOutcome = {
   readonly reports: readonly Report[];
   readonly overhead: readonly Overhead[];
-  /** By harness. */
+  /** floe's adapters by harness name. */
   readonly adapters: ReadonlyMap<string, Adapter>;
   readonly cells: Readonly<Record<CellName, Pick<Cell, 'title'>>>;
-  /** ISO 8601, the day alone. */
+  /** Date of the run without the time, as in ISO 8601. */
   readonly date: string;
-  /** The machine, in neutral words. */
+  /** Description of the machine, without its name. */
   readonly machine: string;
 };
 
@@ -39,7 +39,7 @@ export function stateOf({ skip, problems }: Report): CellState {
   return problems.length === 0 ? 'passed' : 'failed';
 }
 
-/** The line that is printed when a cell ends. */
+/** Returns the line that is printed when a cell ends. */
 export function progressOf(number: number, total: number, report: Report): string {
   const { variant, dialect, cell, skip, seconds, problems } = report;
   const state = stateOf(report);
@@ -49,7 +49,7 @@ export function progressOf(number: number, total: number, report: Report): strin
   return `${what} (${seconds.toFixed(1)} s)${state === 'failed' ? `: ${problem.split('\n')[0]}` : ''}`;
 }
 
-/** A line of the table: one variant of a harness in one dialect. */
+/** A row of the table: one variant of a harness in one dialect. */
 type Line = {
   readonly label: string;
   readonly version: string | null;
@@ -57,7 +57,7 @@ type Line = {
   readonly cells: Map<CellName, Report>;
 };
 
-/** In the order of the run. */
+/** Returns the rows in the order of the run. */
 function linesOf({ reports, adapters }: RunOutcome): Line[] {
   const lines = new Map<string, Line>();
   for (const report of reports) {
@@ -79,7 +79,7 @@ function cellColumns(reports: readonly Report[]): CellName[] {
   return CELL_NAMES.filter((name) => reports.some(({ cell }) => cell === name));
 }
 
-/** The rows of the table, without its head. */
+/** Returns the cells of the table's rows, without the header. */
 function tableRows(outcome: RunOutcome): string[][] {
   const columns = cellColumns(outcome.reports);
   return linesOf(outcome).map(({ label, version, dialect, cells }) => [
@@ -93,7 +93,7 @@ function tableRows(outcome: RunOutcome): string[][] {
   ]);
 }
 
-/** The table as text with aligned columns. */
+/** Returns the table as text with aligned columns. */
 export function tableOf(outcome: RunOutcome): string {
   const head = ['harness', 'version', 'dialect', ...cellColumns(outcome.reports)];
   const all = [head, ...tableRows(outcome)];
@@ -114,7 +114,7 @@ function countsOf(reports: readonly Report[]): Record<CellState, number> {
   return counts;
 }
 
-/** The closing line of a run. */
+/** Returns the closing line of a run. */
 export function lastLineOf(reports: readonly Report[]): string {
   const { passed, failed, skipped } = countsOf(reports);
   return `matrix: ${passed} passed, ${failed} failed, ${skipped} skipped`;
@@ -143,7 +143,7 @@ export function jsonOf(outcome: RunOutcome): Readonly<Record<string, unknown>> {
   };
 }
 
-/** The text of docs/measurements/compatibility.md. */
+/** Returns the text of docs/measurements/compatibility.md. */
 export function documentOf(outcome: RunOutcome): string {
   const { reports, overhead, cells, date, machine } = outcome;
   const columns = cellColumns(reports);
@@ -167,7 +167,10 @@ export function documentOf(outcome: RunOutcome): string {
   ].join('\n\n')}\n`;
 }
 
-/** The skipped cells; a harness has one line for all cells that it leaves out in the same dialects for the same reason. */
+/**
+ * Returns the section about skipped cells. For each harness, cells that are skipped in the same dialects for the same reason share one
+ * line.
+ */
 function skipSection(reports: readonly Report[]): string[] {
   type Skipped = { variant: string; skip: string; cell: string; dialect: string };
   const skipped = reports.flatMap(({ variant, skip, cell, dialect }): Skipped[] =>
@@ -187,7 +190,7 @@ function skipSection(reports: readonly Report[]): string[] {
   return ['## Left out, and why', markdown(['Harness', 'Cells', 'Dialects', 'Reason'], rows)];
 }
 
-/** Groups in the order in which their keys first occur; `Map.groupBy` came with Node 21. */
+/** Groups the elements of a list by key, in the order in which the keys first occur. Node 20 does not have `Map.groupBy`. */
 function groupBy<T>(list: readonly T[], keyOf: (item: T) => string): [T, ...T[]][] {
   const groups = new Map<string, [T, ...T[]]>();
   for (const item of list) {

@@ -9,7 +9,7 @@ import { piRow } from './rows/pi.ts';
 import { qwenCodeRow } from './rows/qwen-code.ts';
 import { shellRow } from './rows/shell.ts';
 
-/** In the order of the table. */
+/** All harnesses of the matrix, in the order of the table. */
 export const ROWS: readonly Row[] = [
   claudeCodeRow,
   codexRow,

@@ -1,17 +1,17 @@
-// What the simulated policy does in a cell, as scenarios of docs/sim-scenarios.md. They keep no state: a reply depends on its prompt alone, so
-// that side calls which a harness makes in between change nothing.
+// The replies of the simulated policy in a cell, as scenarios of docs/sim-scenarios.md. They keep no state: a reply depends on its prompt
+// alone, so that additional side calls of a harness change nothing.
 import type { ScenarioInput } from '../../src/sim/index.ts';
 import type { Condition, Reply, Row, Rule, ToolCall } from './row.ts';
 
 type Segment = Reply[number];
 
-/** Part of the prompt of every sub-agent and of no instruction, so that it identifies the conversation of a sub-agent. */
+/** A text that occurs in the prompt of every sub-agent and in no instruction. It identifies the conversations of sub-agents. */
 export const SUBAGENT_MARK = 'MATRIX-SUBAGENT';
 
-/** Some tokens of every reply are drawn, so that the log-probabilities that are compared are not all zero. */
+/** Number of randomly drawn tokens in every reply. Without these, all compared log-probabilities would be zero. */
 const THINK_TOKENS = 12;
 
-/** The first of these that the request's format allows. */
+/** A reply to side calls: the first of these texts that the request's format allows. */
 const SIDE_REPLY: Reply = [
   {
     choice: {
@@ -28,10 +28,10 @@ export const think = (tokens = THINK_TOKENS): Segment => ({ think: { noise: toke
 export const say = (text: string): Segment => ({ text });
 export const call = (made: ToolCall): Segment => ({ call: made });
 
-/** A tool call in the template's own form with any text in place of its JSON. */
+/** Returns a tool call in the template's format, with any text in place of its JSON. */
 export const rawCall = (json: string): Segment => ({ raw: `<tool_call>\n${json}\n</tool_call>` });
 
-/** Ends the main agent's work; which of the two texts it is, is sampled. */
+/** The main agent's last reply. Which of the two texts it has is sampled. */
 export const FINAL: Reply = [
   think(),
   {
@@ -43,8 +43,8 @@ export const FINAL: Reply = [
 ];
 
 /**
- * Holds for requests that offer the main agent's tools, which side calls do not. It matches the definition of a tool, because system
- * prompts have lists of tools of their own.
+ * Returns a condition that a request meets when it offers the main agent's tools; side calls do not. The condition matches the definition
+ * of a tool, because system prompts contain other lists of tool names.
  */
 export function offersTools(row: Row): Condition {
   const names = row.mainTools ?? [row.calls.shell('true').tool];
@@ -52,17 +52,20 @@ export function offersTools(row: Row): Condition {
   return { system: { regex: `^${defined.join('')}` } };
 }
 
-/** Holds for the main agent's prompt with `turn` earlier replies of the policy. */
+/** Returns a condition that the main agent's prompt meets after `turn` replies of the policy. */
 export function mainTurn(row: Row, turn: number): Condition {
   return { assistant_turns: turn + (row.turnOffset ?? 0), ...offersTools(row) };
 }
 
-/** The main agent: `turns[i]` is its reply to a prompt with i earlier replies, the last one to all further prompts. */
+/**
+ * Returns the main agent's scenario: `turns[i]` is its reply to a prompt with i earlier replies, and the last element is the reply to all
+ * further prompts.
+ */
 export function mainScenario(row: Row, turns: readonly Reply[]): ScenarioInput {
   return { name: 'main', rules: rulesByTurn(turns, row.turnOffset ?? 0, offersTools(row)) };
 }
 
-/** A sub-agent that was started with {@link SUBAGENT_MARK} in its prompt. */
+/** Returns the scenario of a sub-agent that was started with {@link SUBAGENT_MARK} in its prompt. */
 export function subagentScenario(row: Row, turns: readonly Reply[]): ScenarioInput {
   return {
     name: 'subagent',
@@ -71,7 +74,7 @@ export function subagentScenario(row: Row, turns: readonly Reply[]): ScenarioInp
   };
 }
 
-/** Every other call: titles, routing, memory. */
+/** Returns the scenario of all other calls, such as those for titles, routing and memory. */
 export function sideScenario(row: Row): ScenarioInput {
   return { name: 'side', rules: [{ when: {}, reply: row.sideReply ?? SIDE_REPLY }] };
 }
@@ -84,7 +87,7 @@ function rulesByTurn(turns: readonly Reply[], offset: number, when: Condition | 
   });
 }
 
-/** A command that prints PASSED for the one check that the evaluator expects when `test` succeeds. */
+/** Returns a command that prints PASSED, for the one check that the evaluator expects, when the shell test `test` succeeds. */
 export function grader(test: string): string {
   return `if ${test}; then echo PASSED task; else echo FAILED task; fi`;
 }

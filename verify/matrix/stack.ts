@@ -17,7 +17,10 @@ import {
 import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/index.ts';
 
 const VERSION_NAME = 'matrix';
-/** No session fills it unless a cell makes it smaller: the longest prompt of a harness has some 30,000 tokens. */
+/**
+ * Context window of the engine in tokens. No session fills it unless its cell sets a smaller one: the longest prompt of a harness has about
+ * 30,000 tokens.
+ */
 const WINDOW_TOKENS = 131_072;
 
 export type StackOptions = {
@@ -25,7 +28,7 @@ export type StackOptions = {
   readonly sim: SimConfigInput;
   /** The engine API that floe uses. */
   readonly kind?: EngineKind;
-  /** The back end of the sandboxes. */
+  /** The runtime back end of the sandboxes. */
   readonly backend: RuntimeBackend;
 };
 
@@ -64,7 +67,7 @@ export async function startStack({ sim: simOptions, kind = 'vllm', backend }: St
   }
 }
 
-/** Submits a task of one sample and returns its result. Rejects with the signal's reason. */
+/** Submits a task of one sample and returns its result. Rejects with the signal's reason when the signal aborts. */
 export async function runTask({ client }: Stack, task: TaskRequestInput, signal: AbortSignal): Promise<SessionResult> {
   const { session_ids } = await client.submit(task, signal);
   for await (const result of client.results({ signal })) if (result.session_id === session_ids[0]) return result;

@@ -1,10 +1,10 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are pieces of source
 // Defects that would put wrong tokens into training, each a small change of one file.
 
-/** `find` occurs exactly once in its file. */
+/** A replacement in a source file. The text `find` must occur exactly once in the file. */
 export type Edit = { readonly find: string; readonly replace: string };
 
-/** A planted defect; `also` is a second edit of the same file that the first one needs to compile. */
+/** A planted defect. `also` is a second edit of the same file that is needed for the defect to compile. */
 export type Mutation = Edit & { readonly name: string; readonly file: string; readonly also?: Edit };
 
 export const MUTATIONS: readonly Mutation[] = [

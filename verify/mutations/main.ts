@@ -12,16 +12,16 @@ import { packageRoot } from '../../src/core/package-root.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
 import { type Edit, MUTATIONS, type Mutation } from './defects.ts';
 
-/** What the tests need of the tree. */
+/** Files and folders that are copied, because the tests need them. */
 const COPIED = [
   ...['src', 'test', 'tools', 'verify', 'bench'],
   ...['package.json', 'tsconfig.json', 'tsconfig.test.json', 'vitest.config.ts'],
 ];
 
-/** The tests that check tokens, one run after the other: the fastest first, because the first failure is enough. */
+/** The tests that check tokens, in the order in which they run. The fastest are first, because the first failure is enough. */
 const TESTS = [['test/tokens'], ['test/proxy'], ['test/golden'], ['test/engines', 'test/fidelity']];
 
-/** More than any of the test runs prints. */
+/** Most bytes of output that a test run may print, far more than any prints. */
 const MAX_OUTPUT_BYTES = 2 ** 28;
 
 function copyTree(target: string): void {
@@ -43,7 +43,7 @@ function edited(text: string, { find, replace }: Edit, name: string): string {
   return parts.join(replace);
 }
 
-/** Plants a defect in the copy of the tree; returns a function that removes it. */
+/** Plants a defect in the copy of the tree. Returns a function that removes the defect. */
 function plant(dir: string, { name, file, also, find, replace }: Mutation): () => void {
   const path = join(dir, file);
   const original = readFileSync(path, 'utf8');
@@ -53,7 +53,7 @@ function plant(dir: string, { name, file, also, find, replace }: Mutation): () =
   return () => writeFileSync(path, original);
 }
 
-/** The first test that fails; `null` when all pass. */
+/** Returns the name of the first test that fails; `null` when all tests pass. */
 function firstFailure(dir: string): string | null {
   for (const tests of TESTS) {
     const failure = failureOf(dir, tests);
@@ -74,7 +74,7 @@ function failureOf(dir: string, tests: readonly string[]): string | null {
   return file === undefined ? 'a test run that failed outside of any test' : `${file}: ${test}`;
 }
 
-/** Returns how many of the mutations the tests catch. */
+/** Returns the number of defects that the tests detect. */
 function countCaught(mutations: readonly Mutation[]): number {
   const dir = mkdtempSync(join(tmpdir(), 'floe-mutations-'));
   try {

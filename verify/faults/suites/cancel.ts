@@ -8,13 +8,18 @@ import { randomIndex, underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
-/** Finding a session's processes reads all of /proc, so it is measured for every twentieth cancel only. */
+/**
+ * The release time is measured for one of this many cancels. Finding a session's processes requires reading all of /proc, which is slow.
+ */
 const MEASURE_INTERVAL = 20;
 const PARALLEL = 8;
-/** The promise is one second; a machine that is busy with other work gets this long before the suite fails. */
+/**
+ * Longest release time before the suite fails. The promise is one second; the rest is an allowance for a machine that is busy with other
+ * work.
+ */
 const MAX_RELEASE_MS = 5_000;
 
-/** S16: cancels at every moment of a session's life, twice, of tasks and of single sessions, against completion. */
+/** Suite S16: cancels tasks and single sessions, some of them twice, at every point of a session's life, also in a race with completion. */
 export const cancel: Suite = {
   id: 'S16',
   title: 'cancel wins or loses as a whole, and frees its slot',
@@ -42,7 +47,7 @@ export const cancel: Suite = {
   },
 };
 
-/** The time from the cancel until the task's processes were gone, in milliseconds; `null` when it was not measured. */
+/** Cancels one task. Returns the milliseconds from the cancel until the task's processes had ended; `null` when this was not measured. */
 async function cancelOne(
   service: Service,
   trainer: Trainer,
@@ -57,7 +62,7 @@ async function cancelOne(
       num_samples: 1 + randomIndex(random, 3),
       agent: {
         harness: 'shell',
-        // Half of the agents would run for long, and ignore SIGTERM.
+        // Half of the agents run for 30 s more and ignore SIGTERM.
         custom_shell: random() < 0.5 ? `trap '' TERM; ${curlAgent(1)}; sleep 30` : curlAgent(2),
         env: { FLOE_FAULT_MARK: service.mark, FLOE_CANCEL_MARK: mark },
       },
@@ -92,7 +97,7 @@ async function cancelTask(trainer: Trainer, id: string): Promise<readonly Sessio
   return (await trainer.cancel(id)).results;
 }
 
-/** Cancels the task as a whole, or each of its sessions. */
+/** Cancels either the task as a whole or each of its sessions. */
 async function cancelSomehow(trainer: Trainer, id: string, random: RandomSource): Promise<readonly SessionSummary[]> {
   if (random() < 0.7) return cancelTask(trainer, id);
   const views = await Promise.all(

@@ -4,12 +4,15 @@ import { ChaosProxy, type Treatment } from '../chaos-proxy.ts';
 import { pick, randomIndex, underTraffic } from '../traffic.ts';
 import type { Suite } from './suite.ts';
 
-/** How long connections are treated in one way. */
+/** Milliseconds for which connections are treated in one way. */
 const HOLD_MS = 700;
-/** A service whose engine finishes no reply for this long, while connections come and go, does not recover from them. */
+/**
+ * Longest time in which the engine must finish a reply. When it finishes none in this time, the service has not recovered from the broken
+ * connections.
+ */
 const GIVE_UP_MS = 180_000;
 
-/** How new connections may be treated. */
+/** Returns the possible treatments of new connections. */
 function treatments(random: RandomSource): Treatment[] {
   const replyBytes = (): number | null => (random() < 0.3 ? randomIndex(random, 4_000) : null);
   return [
@@ -23,7 +26,7 @@ function treatments(random: RandomSource): Treatment[] {
   ];
 }
 
-/** S5: connections between gateways, server and engine are slow, trickle, break within a reply or end early. */
+/** Suite S5: connections between gateways, server and engine are slow, transfer single bytes, break within a reply or end early. */
 export const chaos: Suite = {
   id: 'S5',
   title: 'calls over broken connections are whole or typed failures',

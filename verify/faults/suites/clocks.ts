@@ -8,10 +8,10 @@ import type { Suite } from './suite.ts';
 const LIBRARY = '/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1';
 const HOUR_S = 3600;
 const JUMPS_S = [HOUR_S, -HOUR_S, 48 * HOUR_S, -48 * HOUR_S, 0];
-/** The server is restarted after this many jumps. */
+/** Number of clock jumps after which the server is restarted. */
 const RESTART_INTERVAL = 5;
 
-/** S7: the wall clock of server and gateways jumps by an hour or two days, both ways, also across restarts. */
+/** Suite S7: the wall clock of server and gateways jumps forward and back by an hour or two days, also across restarts. */
 export const clocks: Suite = {
   id: 'S7',
   title: 'wall clocks that jump end no lease and lose no order',
@@ -45,7 +45,7 @@ export const clocks: Suite = {
         }
         await writeFile(file, '+0');
         const { counters } = await trainer.untilServed((client) => client.status());
-        // Every node kept sending heartbeats: a lease that expired was ended by the wall clock.
+        // Every node kept sending heartbeats, so a lease can only have expired because of a jump of the wall clock.
         return { runs, note: `${counters.leases_expired} leases expired` };
       });
     } finally {

@@ -9,17 +9,17 @@ import { type FINDING_KINDS, randomIndex, type SuiteRow, underTraffic } from '..
 import { type Trainer, until } from '../trainer.ts';
 import type { Suite, SuiteRun } from './suite.ts';
 
-/** An instruction that does not fit into the free space of a database's own files, however often that is checkpointed. */
+/** An instruction larger than the free space inside a full database's own files, even after a checkpoint. */
 const LONG_INSTRUCTION = 'Say something. '.repeat(8_000);
-/** A server with a full disk must refuse one of this many submissions. */
+/** Most submissions until a server with a full disk must have refused one. */
 const MAX_SUBMISSIONS = 200;
-/** Large enough for the service at work, and quickly filled, in MiB. */
+/** Size of the test disk in MiB: large enough for the service to work, and small enough to be filled quickly. */
 const SMALL_DISK_MIB = 96;
 const FEEDER = { outstanding: 20, pauseSeconds: 0.2 };
 
 type Case = (run: Pick<SuiteRun, 'random' | 'postgres'>) => Promise<Omit<SuiteRow, 'runs'>>;
 
-/** S6: disks that are full, fail to sync, sync slowly, or kept half of the last record. */
+/** Suite S6: disks that are full, fail to sync, sync slowly, or hold only half of the last record. */
 export const disk: Suite = {
   id: 'S6',
   title: 'full, failing, slow and torn disks',
@@ -38,7 +38,7 @@ export const disk: Suite = {
   },
 };
 
-/** One row for several. */
+/** Adds the results of several cases up to one result. */
 function merged(rows: readonly Omit<SuiteRow, 'runs'>[]): SuiteRow {
   const sum = (name: 'sessions' | (typeof FINDING_KINDS)[number]): number =>
     rows.reduce((total, row) => total + row[name], 0);
@@ -61,7 +61,7 @@ const fullServerDisk: Case = ({ random, postgres }) =>
       await fill(mount);
       const before = trainer.results.size;
       await sleep(systemClock, 3_000);
-      // With PostgreSQL this disk holds the blobs alone: results wait, and tasks are accepted.
+      // With PostgreSQL, this disk holds only the blobs: results wait until they can be stored, and submissions are still accepted.
       const refusal = postgres === null ? await firstRefusal(trainer, service) : 'store_unavailable';
       await rm(join(mount, 'filler'));
       if (refusal !== 'store_unavailable') {
@@ -94,7 +94,7 @@ const fullGatewayDisk: Case = ({ random, postgres }) =>
     });
   });
 
-/** Syncs of the server, or of a gateway, fail for a while and then succeed again. */
+/** Case: syncs of the server or of a gateway fail for a while and then succeed again. */
 const failingSync: Case = (run) => underTraced(run, ['-e', 'inject=fsync,fdatasync:error=EIO:when=10..40']);
 
 const slowSync: Case = (run) => underTraced(run, ['-e', 'inject=fsync,fdatasync:delay_enter=500000:when=5+7']);
@@ -121,7 +121,7 @@ async function underTraced(
   });
 }
 
-/** A gateway is killed, and its journal ends in half a record or in bytes that are none. */
+/** Case: a gateway is killed, and its journal then ends in half a record or in bytes that are not a record. */
 const tornJournal: Case = ({ random, postgres }) =>
   underTraffic({ random, postgres, gateways: 2, feeder: FEEDER }, async (service, trainer) => {
     for (let i = 0; i < 3; i++) {
@@ -144,14 +144,14 @@ async function damage(dir: string, random: SuiteRun['random']): Promise<void> {
   }
 }
 
-/** Resolves once the trainer has `count` results. Throws an Error when the service does not get that far in a minute. */
+/** Resolves when the trainer has `count` results. Throws an Error when this takes longer than a minute. */
 async function untilFinished(trainer: Trainer, count: number): Promise<void> {
   if (await until(() => trainer.results.size >= count, 60_000)) return;
   const violations = trainer.violations.join('; ');
   throw new Error(`only ${trainer.results.size} of ${count} sessions finished: ${violations}`);
 }
 
-/** Why each node accepts no sessions; `null` for one that does. */
+/** Returns for each node the reason why it accepts no sessions; `null` for a node that accepts them. */
 async function refusalReasons(trainer: Trainer): Promise<(string | null)[]> {
   const client = trainer.connect();
   try {
@@ -162,8 +162,8 @@ async function refusalReasons(trainer: Trainer): Promise<(string | null)[]> {
 }
 
 /**
- * Submits until the service refuses, and returns the error's code; `null` when it refuses none. A task that it accepts in spite of the
- * full disk fit into the free space of its files, and must not be lost.
+ * Submits tasks until the service refuses one, and returns the error's code; returns `null` when the service refuses none. A task that is
+ * accepted in spite of the full disk used free space inside the database's files, and must not be lost.
  */
 async function firstRefusal(trainer: Trainer, service: Service): Promise<string | null> {
   const client = trainer.connect();
@@ -180,7 +180,7 @@ async function firstRefusal(trainer: Trainer, service: Service): Promise<string 
   }
 }
 
-/** Writes a file until the disk has no space for half a KiB more. */
+/** Writes a file until the disk has less than 512 bytes of free space. */
 async function fill(mount: string): Promise<void> {
   const path = join(mount, 'filler');
   await writeFile(path, '');

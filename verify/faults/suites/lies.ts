@@ -30,7 +30,7 @@ const KINDS: readonly FaultKind[] = [
   'malformed_tool_call',
 ];
 
-/** Lies that no client of the engine can detect: what is trained is then what the engine reported, and the ledger differs. */
+/** Faults that no client of the engine can detect. Trained tokens then equal the engine's report, and differ from the ledger. */
 const UNDETECTABLE: readonly FaultKind[] = ['off_by_one_logprobs', 'foreign_ids'];
 
 const MESSAGE = '{"role":"user","content":"Say something."}';
@@ -57,13 +57,13 @@ const CALLS: readonly WireCall[] = [
   },
 ];
 
-/** Three calls of one dialect; the agent ends well whatever they return. */
+/** Returns the command of an agent that makes three calls of one dialect and exits with 0 whatever the replies are. */
 function agentCommand({ path, body }: WireCall): string {
   const call = `curl -sf -m 30 "$FLOE_BASE_URL${path}" -H "authorization: Bearer $OPENAI_API_KEY" -H "x-api-key: $OPENAI_API_KEY" -H "anthropic-version: 2023-06-01" -H 'content-type: application/json' -d '${body}' > /dev/null`;
   return `${call}; ${call}; ${call}; true`;
 }
 
-/** S8: the engine lies, fails, hangs or breaks off, in every way that the simulator knows, under every dialect. */
+/** Suite S8: the engine misreports, fails, hangs or disconnects in every way that the simulator supports, under every dialect. */
 export const lies: Suite = {
   id: 'S8',
   title: 'lying and failing engines, under every dialect',

@@ -4,12 +4,12 @@ import { pick, underTraffic } from '../traffic.ts';
 import type { Suite } from './suite.ts';
 
 const DIRECTIONS = ['both', 'up', 'down'] as const;
-/** Shorter and longer than a lease. */
+/** Durations of partitions in milliseconds, both shorter and longer than a lease. */
 const LENGTHS_MS = [300, 1_500, 4_000];
-/** A partition that flaps is on and off this many times. */
+/** Number of times that a flapping partition starts and ends. */
 const FLAPS = 4;
 
-/** S4: server, gateways and engine cannot reach each other: in both directions, in one, on and off. */
+/** Suite S4: server, gateways and engine cannot reach each other, in both directions, in one direction, or intermittently. */
 export const partition: Suite = {
   id: 'S4',
   title: 'partitions heal without a double result',

@@ -2,10 +2,10 @@ import { sleep, systemClock } from '../../../src/core/clock.ts';
 import { pick, underTraffic } from '../traffic.ts';
 import type { Suite } from './suite.ts';
 
-/** From a hiccup to several leases. */
+/** Durations of a suspension in milliseconds, from a fraction of a lease to several leases. */
 const PAUSES_MS = [200, 1_000, 2_500, 4_500];
 
-/** S3: gateways are suspended (SIGSTOP) for shorter and longer than a lease, and resume as if no time had passed. */
+/** Suite S3: gateways are suspended (SIGSTOP) for shorter and longer than a lease, and then resumed. */
 export const pause: Suite = {
   id: 'S3',
   title: 'paused nodes wake up fenced',
@@ -15,7 +15,7 @@ export const pause: Suite = {
     return underTraffic(options, async (service) => {
       let done = 0;
       while (done < runs) {
-        // Sometimes two of three at the same time; one always keeps working.
+        // At most two of the three gateways are suspended at the same time, so that one always works.
         const paused = service.gateways.filter(() => random() < 0.5).slice(0, 2);
         for (const child of paused) child.signal('SIGSTOP');
         await sleep(systemClock, pick(random, PAUSES_MS));

@@ -7,7 +7,10 @@ import { underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
-/** S17: gateways die together with their spawn helpers; their successor ends the processes that they left, and only those. */
+/**
+ * Suite S17: a gateway and its spawn helper are killed. The restarted gateway must end the orphaned processes of the killed one, and no
+ * other processes.
+ */
 export const restart: Suite = {
   id: 'S17',
   title: 'orphans are ended by their own gateway, and no other',
@@ -28,7 +31,7 @@ async function oneDeath(service: Service, trainer: Trainer, number: number, rand
   const mark = `${service.mark}-r${number}`;
   const marker = `FLOE_RESTART_MARK=${mark}`;
   const task = `task-${mark}`;
-  // A first attempt leaves a process that ignores signals, in a process session of its own; later attempts end.
+  // The first attempt leaves a process that ignores signals and has its own process session. Later attempts end normally.
   const stay = `[ "$FLOE_ATTEMPT" = 1 ] && { (trap '' TERM HUP; setsid sh -c "trap '' TERM HUP; sleep 20" & wait); }; true`;
   const { session_ids: ids } = await trainer.submit(
     service.task({
@@ -60,7 +63,7 @@ async function oneDeath(service: Service, trainer: Trainer, number: number, rand
   if (others.length > 0 && processesWith(marker).length === 0) {
     trainer.violations.push('the living gateway lost its agents');
   }
-  // The other sessions' first attempts would run for 20 s more, and have shown what they are for.
+  // The first attempts of the remaining sessions would run for 20 s more. They have been checked, so the task is cancelled.
   await trainer.cancel(task);
   await until(() => ids.every((id) => trainer.results.has(id)), 30_000);
   if (!(await until(() => processesWith(marker).length === 0, 10_000, 50))) {
@@ -68,7 +71,7 @@ async function oneDeath(service: Service, trainer: Trainer, number: number, rand
   }
 }
 
-/** The sessions once each has made its model call, or after twenty seconds. */
+/** Returns the sessions when each has made its model call, or after twenty seconds. */
 async function untilAllCalled(trainer: Trainer, ids: readonly string[]): Promise<SessionView[]> {
   const deadlineMs = systemClock.monotonicMs() + 20_000;
   for (;;) {

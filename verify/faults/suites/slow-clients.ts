@@ -10,12 +10,15 @@ const IDLE = 500;
 const DRIBBLING = 50;
 const NEVER_READING = 20;
 const STUCK = IDLE + DRIBBLING + NEVER_READING;
-/** Longer than the server's limit for headers and the interval in which it checks for such clients. */
+/**
+ * Seconds for which slow clients send single bytes. This is longer than the server's time limit for headers and the interval in which the
+ * server checks this limit.
+ */
 const DRIBBLE_SECONDS = 20;
-/** What a stuck client may cost the server, in KiB. */
+/** Most memory in KiB that the server may use for each stuck client. */
 const MAX_KB_EACH = 64;
 
-/** S10: clients that send their request byte by byte, never read the reply, or only hold a connection. */
+/** Suite S10: clients send their request byte by byte, never read the reply, or only hold a connection open. */
 export const slowClients: Suite = {
   id: 'S10',
   title: 'slow and stuck clients cost the others nothing',
@@ -30,7 +33,7 @@ export const slowClients: Suite = {
   },
 };
 
-/** Holds all of the clients for a while; returns what it measured, in words. */
+/** Holds connections of all stuck clients open for a while. Returns the measured values as a sentence. */
 async function siege(service: Service, trainer: Trainer): Promise<string> {
   const server = service.child('server', 0);
   const beforeKb = residentKb(server.pid);
@@ -57,7 +60,7 @@ async function siege(service: Service, trainer: Trainer): Promise<string> {
   const cutOff = dribbling.filter((socket) => socket.destroyed || socket.readableEnded).length;
   for (const socket of sockets) socket.destroy();
   if (finished === 0) trainer.violations.push('no session finished while slow clients were connected');
-  // Traffic itself grows the heap a little; the promise is about each stuck client.
+  // The limit allows for some heap growth by normal traffic. The promise concerns the memory for each stuck client.
   if (grownKb > STUCK * MAX_KB_EACH) {
     trainer.violations.push(`the server grew by ${grownKb} KB under ${STUCK} stuck clients`);
   }

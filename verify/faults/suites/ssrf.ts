@@ -7,7 +7,7 @@ import { underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
-/** Refused at submission by a server that listens on loopback with the default configuration. */
+/** Callback URLs that a server on loopback with the default configuration must refuse at submission. */
 const REFUSED_URLS = [
   'file:///etc/passwd',
   'gopher://127.0.0.1:70/',
@@ -42,7 +42,10 @@ const REFUSED_URLS = [
 ];
 const RUNS = REFUSED_URLS.length + 1;
 
-/** S18: callback URLs that would make the server call itself, the cloud's metadata service or anything that is no trainer. */
+/**
+ * Suite S18: submits callback URLs that would make the server call itself, the cloud's metadata service or any other host that is not a
+ * trainer.
+ */
 export const ssrf: Suite = {
   id: 'S18',
   title: 'callbacks go to trainers only, and follow no redirect',
@@ -61,7 +64,10 @@ export const ssrf: Suite = {
   },
 };
 
-/** What is wrong with how the service treats the URL; `null` when it refuses it as it should. */
+/**
+ * Submits a task with this callback URL. Returns how the reply differs from the expected refusal; `null` when the URL is refused as
+ * expected.
+ */
 async function problemWith(service: Service, trainer: Trainer, url: string): Promise<string | null> {
   const error = await trainer.client.submit(service.task({ callback_url: url })).then(
     () => null,
@@ -72,7 +78,7 @@ async function problemWith(service: Service, trainer: Trainer, url: string): Pro
   return JSON.stringify(error.details).includes('callback_url') ? null : 'was refused without naming the field';
 }
 
-/** A trainer that redirects: the target must never be called. */
+/** Checks that callbacks do not follow redirects: the trainer's URL redirects, and the target must never be called. */
 async function redirectIsNotFollowed(service: Service, trainer: Trainer): Promise<void> {
   let targetCalls = 0;
   let calls = 0;
@@ -87,7 +93,8 @@ async function redirectIsNotFollowed(service: Service, trainer: Trainer): Promis
   try {
     const task = service.task({ task_id: 'redirected', callback_url: urlOf(redirecting) });
     const reply = await trainer.submit(task);
-    // The trainer's own listener does not get this callback; the checks here stand for it.
+    // The trainer's own listener does not receive this callback, so the task is recorded without one; the checks below verify the
+    // callback.
     trainer.acknowledge(reply, false);
     await until(() => calls >= 3, 20_000);
     if (calls < 3) trainer.violations.push('a redirected callback was not retried');

@@ -4,23 +4,23 @@ import type { Progress } from '../progress.ts';
 import type { SuiteRow } from '../traffic.ts';
 
 export type SuiteRun = {
-  /** How often the fault is to be injected. */
+  /** Number of times that the fault is injected. */
   readonly runs: number;
   readonly random: RandomSource;
-  /** `null` for SQLite. */
+  /** The PostgreSQL server to use; `null` when the store is SQLite. */
   readonly postgres: PostgresCluster | null;
   readonly progress: Progress;
 };
 
-/** One kind of fault, injected into a running service. */
+/** A fault suite: injects one kind of fault into a running service and checks the service's promises. */
 export type Suite = {
   readonly id: string;
-  /** The promise that the suite checks. */
+  /** The promise that the suite checks, as a short sentence. */
   readonly title: string;
   readonly runs: { readonly full: number; readonly quick: number };
-  /** The stores that it runs over; all when absent. */
+  /** The stores with which the suite runs; when absent, it runs with all stores. */
   readonly stores?: readonly string[];
-  /** What this machine lacks to run it; `null` when it can run. */
+  /** Returns what this machine lacks to run the suite; `null` when the suite can run. */
   readonly whyNot?: () => Promise<string | null>;
   run(run: SuiteRun): Promise<SuiteRow>;
 };

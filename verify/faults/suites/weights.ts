@@ -7,12 +7,12 @@ import { underTraffic } from '../traffic.ts';
 import type { Trainer } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
-/** Replies that run when an engine is cleared end within this time. */
+/** Longest time in milliseconds in which replies end that are running when an engine is cleared. */
 const REPLY_END_MS = 1_500;
-/** How long a cleared engine is watched for new calls. */
+/** Milliseconds for which a cleared engine is checked for new calls. */
 const WATCH_MS = 500;
 
-/** S19: engines are cleared and registered again, paused and given new weights, while sessions run. */
+/** Suite S19: engines are cleared and registered again, paused and given new weights, while sessions run. */
 export const weights: Suite = {
   id: 'S19',
   title: 'engines and weights change under running sessions',
@@ -50,13 +50,14 @@ export const weights: Suite = {
   },
 };
 
-/** Registers `to`, clears all engines, checks that neither is called any more, and registers `to` again. */
+/** Registers the engine `to`, clears all engines, checks that no engine is called afterwards, and registers `to` again. */
 async function replaceEngine(trainer: Trainer, from: SimServer, to: SimServer): Promise<void> {
   const register = (client: FloeClient): Promise<unknown> => client.addEngine({ base_url: to.url, kind: 'vllm' });
   await trainer.untilServed(register);
   const { pending } = await trainer.untilServed((client) => client.clearEngines());
   if (pending.length > 0) trainer.violations.push(`clearing was not acknowledged by ${pending.join(', ')}`);
-  // Running replies may end, and no new one may begin. The simulator counts a reply when it ends.
+  // Running replies may still end, but no new reply may begin. The simulator counts a reply when it ends, so the check starts when running
+  // replies have ended.
   await sleep(systemClock, REPLY_END_MS);
   const counts = [from, to].map((engine) => ({ engine, total: engine.ledger.total }));
   await sleep(systemClock, WATCH_MS);

@@ -1,11 +1,11 @@
 // The smallest agent: a loop around one model call in the dialect that its argument names, with two tools. It represents the agents that
-// people write themselves. Its compiled form runs in the sandbox with nothing but Node, so it imports nothing else.
+// people write themselves. Its compiled form runs in the sandbox with Node alone, so it imports only modules of Node.
 import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 
 const MAX_TURNS = 30;
 const MAX_ATTEMPTS = 6;
-/** Pause before the second attempt; before the third it is twice as long, and so on. */
+/** Milliseconds before the second attempt. The pause before the third attempt is twice as long, and so on. */
 const RETRY_PAUSE_MS = 300;
 
 const base = variable('FLOE_BASE_URL');
@@ -22,14 +22,14 @@ const TOOLS = [
 type Call = {
   readonly id: string;
   readonly name: string;
-  /** An object or JSON text, as the dialect has it. */
+  /** The call's arguments: an object or JSON text, depending on the dialect. */
   readonly args: unknown;
 };
 
-/** `image` is a PNG file in base64. */
+/** The result of a tool call. `image` is a PNG file in base64. */
 type CallResult = { readonly call: Call; readonly text: string; readonly image?: string };
 
-/** An item of the conversation, in the form of the dialect. */
+/** An element of the conversation in the dialect's format. */
 type Item = object;
 
 type Dialect = {
@@ -37,11 +37,11 @@ type Dialect = {
   readonly headers: Readonly<Record<string, string>>;
   /** The conversation before the first reply. */
   readonly first: readonly Item[];
-  /** The request's body. */
+  /** Returns the request body for a conversation. */
   body(history: readonly Item[]): object;
-  /** What a reply adds to the conversation, and the calls in it. */
+  /** Parses a reply. Returns the elements that it adds to the conversation, and its tool calls. */
   take(reply: string): { readonly turn: readonly Item[]; readonly calls: readonly Call[] };
-  /** What the results of calls add to the conversation. */
+  /** Returns the elements that the results of tool calls add to the conversation. */
   results(list: readonly CallResult[]): readonly Item[];
 };
 
@@ -184,12 +184,12 @@ function dataUrl(image: string): string {
   return `data:image/png;base64,${image}`;
 }
 
-/** Blocks the thread, which has nothing else to do. */
+/** Blocks the thread for `ms` milliseconds. The agent has no other work. */
 function pause(ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
 }
 
-/** The text of the model's reply. Retries while the service is busy or fails. */
+/** Returns the model's reply as text. Retries while the service is busy or fails. */
 async function request(dialect: Dialect, history: readonly Item[]): Promise<string> {
   for (let attempt = 1; ; attempt++) {
     const reply = await fetch(base + dialect.path, {

@@ -5,7 +5,10 @@ import { call, FINAL, grader, offersTools, sideScenario, think } from '../script
 const SUMMARY =
   'The parts are being read one after the other with sh part.sh; continue until it says that no more parts are left.';
 
-/** Prints the next part. The first and the last line have its number, because harnesses cut long output at either end. */
+/**
+ * Returns a shell script that prints the next part. The first and the last line have the part's number, because harnesses cut long output
+ * at either end.
+ */
 const partScript = (parts: number, bytes: number): string => `n=$(cat .part 2>/dev/null || echo 0)
 n=$((n+1))
 echo $n > .part
@@ -24,8 +27,8 @@ echo "part $n ends here"
 `;
 
 /**
- * The agent reads more than its context holds. No two calls are identical, because some harnesses take repeated calls for a loop. The
- * number of the next part is kept in the sandbox, not in the conversation, so that the work continues after a compaction.
+ * The cell in which the agent reads more than its context window holds. All calls differ, because some harnesses stop at repeated calls.
+ * The number of the next part is stored in the sandbox instead of in the conversation, so that the work continues after a compaction.
  */
 export const compactionCell: Cell = {
   title: 'the conversation outgrows the context; the harness summarises and continues',

@@ -2,10 +2,10 @@ import type { FaultKind } from '../../../src/sim/index.ts';
 import type { Cell } from '../cell.ts';
 import { call, FINAL, grader, mainScenario, sideScenario, think } from '../script.ts';
 
-/** The first call of the session, and one in its middle. */
+/** Numbers of the engine calls that fail: the first call of the session, and one in its middle. */
 const HIT_CALLS = [1, 3];
 
-/** A session in which some calls of the engine fail. */
+/** Returns a cell in which some engine calls of the session fail. */
 function faultyCell(kind: FaultKind, title: string): Cell {
   return {
     title,

@@ -2,7 +2,7 @@ import { crc32, deflateSync } from 'node:zlib';
 import type { Cell } from '../cell.ts';
 import { call, FINAL, grader, mainScenario, mainTurn, say, sideScenario, think } from '../script.ts';
 
-/** In pixels; large enough that no harness rejects the image as broken or empty. */
+/** Width and height of the image in pixels, large enough that no harness rejects it as broken or empty. */
 const SIDE = 32;
 
 function chunk(type: string, data: Buffer): Buffer {
@@ -33,7 +33,7 @@ function png(): Buffer {
   ]);
 }
 
-/** The policy writes the file that is graded only when its prompt holds an image. */
+/** The cell in which the policy writes the graded file only when its prompt contains an image. */
 export const imageCell: Cell = {
   title: 'an image that the harness reads reaches the engine',
   build({ row }) {
@@ -50,7 +50,7 @@ export const imageCell: Cell = {
     };
     return {
       instruction: 'Open picture.png. When you have seen it, write the word seen into seen.txt.',
-      // Drawn here, so that the repository holds no binary file.
+      // The image is generated, so that the repository contains no binary file.
       files: { 'picture.png': png() },
       settings: row.settingsForImages,
       scenarios: [{ ...main, rules: [seen, ...main.rules] }, sideScenario(row)],

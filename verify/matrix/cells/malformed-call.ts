@@ -3,9 +3,9 @@ import type { MalformedCall, MalformedReaction, Reply, ToolCall } from '../row.t
 import { call, FINAL, grader, mainScenario, rawCall, sideScenario, think } from '../script.ts';
 
 type Malformed = {
-  /** The broken call, made from a valid one of the shell tool. */
+  /** Returns a reply with the malformed call, made from a valid call of the shell tool. */
   readonly reply: (shell: ToolCall) => Reply;
-  /** Matches a reply with this call and no other, with the backslashes of quoting removed. */
+  /** Matches a reply with this malformed call and no other, after the backslashes of quoting were removed. */
   readonly sign: RegExp;
 };
 
@@ -22,7 +22,7 @@ const MALFORMED: Readonly<Record<MalformedCall, Malformed>> = {
     reply: ({ tool }) => [rawCall(`{"name": ${JSON.stringify(tool)}, "arguments": "echo hello"}`)],
     sign: /echo hello/,
   },
-  // The engine does not parse it as a call: its text is the reply.
+  // The engine does not parse the text as a call; it becomes the content of the reply.
   cut_off: {
     reply: ({ tool }) => [rawCall(`{"name": ${JSON.stringify(tool)}, "arguments": {"command": "ec`)],
     sign: /"ec(?!ho)/,
@@ -36,10 +36,13 @@ const REPORTED: Readonly<Record<MalformedCall, MalformedReaction>> = {
   cut_off: 'reported',
 };
 
-/** In the order in which the policy makes them. */
+/** The malformed calls, in the order in which the policy makes them. */
 const KINDS: readonly MalformedCall[] = ['unknown_tool', 'wrong_arguments', 'no_object', 'cut_off'];
 
-/** Broken calls, then the work, then a call that was cut off. The row says what the harness does with each. */
+/**
+ * The cell in which the policy makes malformed calls, then does the work, and then makes a call that is cut off. The harness's row defines
+ * its reaction to each.
+ */
 export const malformedCallCell: Cell = {
   title: 'broken tool calls: unknown tool, wrong arguments, arguments that are no object, cut-off JSON',
   build({ row }) {

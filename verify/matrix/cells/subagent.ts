@@ -12,7 +12,7 @@ import {
   think,
 } from '../script.ts';
 
-/** Waits for the sub-agent's file, for harnesses whose parent does not wait for a sub-agent. */
+/** A command that waits for the sub-agent's file, for harnesses in which the main agent does not wait for a sub-agent. */
 const WAIT =
   'i=0; while [ ! -f report.txt ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; sleep 1; cat report.txt';
 
@@ -43,7 +43,7 @@ export const subagentCell: Cell = {
   },
 };
 
-/** The engine's ledger knows which replies the sub-agent's scenario gave; floe has to derive that from the requests. */
+/** Checks the threads that floe derived from the requests against the ledger, which records the scenario that gave each reply. */
 function checkThreads(facts: Facts): string[] {
   const problems: string[] = [];
   const replies = facts.byScenario('subagent');

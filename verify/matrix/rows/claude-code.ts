@@ -6,7 +6,7 @@ export const claudeCodeRow: Row = {
     { label: 'claude_code', settings: {} },
     { label: 'claude_code simple', settings: { simple: true } },
   ],
-  // Its prompt takes 25,000 tokens of the simulator, and it compacts long before the window is full.
+  // The prompt of Claude Code takes 25,000 of the simulator's tokens, and the program compacts long before the window is full.
   sim: { maxModelLen: 131_072 },
   calls: {
     shell: (command) => ({ tool: 'Bash', arguments: { command } }),
@@ -15,7 +15,7 @@ export const claudeCodeRow: Row = {
       tool: 'Edit',
       arguments: { file_path: `/work/${path}`, old_string, new_string },
     }),
-    // The simple form has no Write.
+    // The reduced tool set has no Write tool, so a shell command writes the file.
     write: (path, content) => ({ tool: 'Bash', arguments: { command: `printf '%s' '${content}' > ${path}` } }),
     image: (path) => ({ tool: 'Read', arguments: { file_path: `/work/${path}` } }),
     subagent: (prompt) => ({

@@ -8,14 +8,14 @@ export const codexRow: Row = {
   variants: [{ label: 'codex', settings: {} }],
   calls: {
     shell,
-    // For a model that it does not know, codex has no tools for files besides the shell.
+    // For a model that codex does not know, it offers no file tools besides the shell.
     read: (path) => shell(`cat ${path}`),
     edit: (path, oldText, newText) => shell(`sed -i 's/${oldText}/${newText}/' ${path}`),
     write: (path, content) => shell(`printf '%s' '${content}' > ${path}`),
     image: (path) => ({ tool: 'view_image', arguments: { path: `/work/${path}` } }),
     subagent: (message) => ({ tool: 'multi_agent_v1__spawn_agent', arguments: { message } }),
   },
-  // The first user message of every thread is codex's own, about the environment.
+  // The first user message of every thread is codex's own message about the environment, so the last one is checked.
   subagentWhen: { last_user: { contains: SUBAGENT_MARK } },
   compaction: {
     when: { last_user: { contains: 'CONTEXT CHECKPOINT COMPACTION' } },

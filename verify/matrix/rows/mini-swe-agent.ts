@@ -6,7 +6,8 @@ const README = 'https://github.com/SWE-agent/mini-swe-agent#readme';
 
 export const miniSweAgentRow: Row = {
   harness: 'mini_swe_agent',
-  // It drops a reply without a valid call and reports that to the model; by default three in a row end the run.
+  // The harness drops a reply without a valid call and reports this to the model. By default, three such replies in succession end the
+  // run.
   variants: [{ label: 'mini_swe_agent', settings: { format_error_limit: 12 } }],
   calls: {
     shell,

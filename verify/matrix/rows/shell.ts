@@ -2,7 +2,10 @@ import { readFileSync } from 'node:fs';
 import { entryPath } from '../../../src/core/package-root.ts';
 import type { Row, ToolCall } from '../row.ts';
 
-/** An agent of one file that runs with nothing but Node. Its compiled form is written to the sandbox, under a name that Node takes for a module. */
+/**
+ * Path in the sandbox of an agent that consists of one file and needs only Node. The file name makes Node load the compiled agent as a
+ * module.
+ */
 const AGENT_FILE = '.agent/loop.mjs';
 
 const shell = (command: string): ToolCall => ({ tool: 'shell', arguments: { command } });
