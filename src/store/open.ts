@@ -5,20 +5,23 @@ import { DirectoryBlobStore } from './blobs/directory.ts';
 import { SqliteStore } from './sqlite/store.ts';
 import type { Store } from './store.ts';
 
-/** Where a server keeps its data. */
+/** The places in which a server keeps its data. */
 export type StoreLocation = {
-  /** The data directory, for rows and blobs without a separate location. */
+  /** The data directory. It holds the rows or the blobs when no other location is given for them. */
   readonly dir: string;
   /** URL of a PostgreSQL database; `null` for the embedded database in `dir`. */
   readonly database: string | null;
-  /** `s3://…` or a directory; `null` for a directory in `dir`. */
+  /** URL `s3://…` or a directory for blobs; `null` for a directory in `dir`. */
   readonly blobs: string | null;
   readonly clock: Clock;
 };
 
 export type OpenStore = { readonly store: Store; readonly blobs: BlobStore };
 
-/** Opens database and blobs. Throws `setup_failed` for a location that cannot be used, and `store_unavailable` for one that does not respond. */
+/**
+ * Opens the database and the blob store. Throws `setup_failed` for a location that cannot be used, and `store_unavailable` for one that
+ * does not respond.
+ */
 export async function openStore(place: StoreLocation): Promise<OpenStore> {
   const store = await openDatabase(place);
   try {

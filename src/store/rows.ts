@@ -1,15 +1,15 @@
 import type { SessionStatus, TaskState, UnusableReason } from '../schema/index.ts';
 
 /**
- * The rows of the store. `*_ms` columns are service time (see rollout/service-time.ts), never the wall clock; `*_at` columns are ISO
- * time stamps for operators. JSON columns hold text, which is sent without being parsed where possible.
+ * The row of a task. In this and all other rows, `*_ms` columns are service time (see rollout/service-time.ts), never the wall clock;
+ * `*_at` columns are ISO time stamps for operators. JSON columns hold text, which is sent without being parsed where possible.
  */
 export type TaskRow = {
   readonly task_id: string;
   readonly idempotency_key: string | null;
-  /** SHA-256 of the canonical request, which distinguishes a repeated submit from a different one. */
+  /** SHA-256 of the canonical request. It distinguishes a repeated submit from a different one with the same id or key. */
   readonly digest: string;
-  /** The TaskRequest with all defaults filled in, as JSON. */
+  /** The TaskRequest with all defaults filled in, as JSON text. */
   readonly request: string;
   readonly status: TaskState;
   readonly harness: string;
@@ -25,9 +25,9 @@ export type TaskRow = {
   readonly reward_sum: number;
   readonly reward_count: number;
   readonly callback_url: string | null;
-  /** When the task is cancelled if it has not ended; `null` for no deadline. */
+  /** Service time after which the task is cancelled if it has not ended; `null` for no deadline. */
   readonly deadline_ms: number | null;
-  /** When the last session ended; `null` while sessions are open. */
+  /** Service time at which the last session ended; `null` while sessions are open. */
   readonly ended_ms: number | null;
   readonly created_at: string;
 };
@@ -55,34 +55,37 @@ export type SessionRow = {
   readonly status: SessionStatus;
   readonly trainer: string;
   readonly priority: number;
-  /** Position in the queue: first in, first out within a priority. Assigned by the store, and the same for every attempt. */
+  /**
+   * Position in the queue: within a priority, sessions with lower numbers come first. The store assigns it, and it stays the same for
+   * every attempt.
+   */
   readonly queue_order: number;
   readonly attempt: number;
   readonly max_attempts: number;
   readonly epoch: number;
   readonly node_id: string | null;
   readonly lease_expires_ms: number | null;
-  /** Expected duration in milliseconds; 0 when unknown. Used when the queue order is `longest_first`. */
+  /** Expected duration in milliseconds; 0 when unknown. It decides the order of the queue when the queue order is `longest_first`. */
   readonly expected_ms: number;
-  /** The node on which the session failed last. Other nodes are preferred until `avoid_until_ms`. */
+  /** The node on which the session failed last; `null` when no node is avoided. Other nodes are preferred until `avoid_until_ms`. */
   readonly avoid_node: string | null;
   readonly avoid_until_ms: number;
-  /** The end of the back-off before a retry. The session is not leased earlier. */
+  /** End of the back-off before a retry. The session is not leased before. */
   readonly not_before_ms: number;
   readonly queued_since_ms: number;
   readonly turns: number;
   readonly sampled_tokens: number;
-  /** 1 while the node that ran a cancelled session has not yet been notified. */
+  /** 1 while the node that runs the cancelled session must still be notified, else 0. */
   readonly cancel_requested: number;
-  /** Why the sample is not usable. `null` when it is usable, and until the session has ended. */
+  /** Why the sample is not usable; `null` when it is usable, and until the session has ended. */
   readonly unusable: UnusableReason | null;
-  /** SessionSummary as JSON; `null` until the session has ended. */
+  /** The SessionSummary as JSON text; `null` until the session has ended. */
   readonly summary: string | null;
   readonly created_at: string;
   readonly updated_at: string;
 };
 
-/** The fields in which the sessions of one insert differ. */
+/** The fields that differ between the sessions of one insert. */
 export type NewSession = Pick<SessionRow, 'session_id' | 'sample_index'>;
 
 export type SessionPatch = Partial<Omit<SessionRow, 'session_id' | 'task_id' | 'sample_index' | 'queue_order'>>;
@@ -91,8 +94,8 @@ export type SessionPatch = Partial<Omit<SessionRow, 'session_id' | 'task_id' | '
 export type BlobRef = { readonly ref: string; readonly bytes: number };
 
 /**
- * What a node delivered for one epoch of a session: the result that ended the session, a result after which it was retried, or the
- * partial result of an attempt that lost its lease.
+ * A delivery of a node for one epoch of a session: the result that ended the session, a result after which it was retried, or the partial
+ * result of an attempt that lost its lease.
  */
 export type DeliveryRow = {
   readonly session_id: string;
@@ -112,7 +115,7 @@ export type ResultRow = {
   readonly session_id: string;
   readonly task_id: string;
   readonly trainer: string;
-  /** 1 once the trainer has read past it or acknowledged its task's callback. */
+  /** 1 once the trainer has collected the result, by reading past it or by acknowledging its task's callback; else 0. */
   readonly collected: number;
   readonly trajectory_ref: string | null;
   readonly trajectory_bytes: number;
@@ -122,7 +125,7 @@ export type ResultRow = {
   readonly artifacts_bytes: number;
 };
 
-/** The blobs of a result; `null` for a part that it does not have. */
+/** References to the blobs of a result; `null` for a part that the result does not have. */
 export type ResultBlobs = {
   readonly trajectory: BlobRef | null;
   readonly completions: BlobRef | null;
@@ -133,20 +136,20 @@ export type ResultWithSummary = ResultRow & { readonly summary: string };
 
 export type NodeRow = {
   readonly node_id: string;
-  /** Identifies the process that owns the node id. */
+  /** Identifies the process that holds the node id. */
   readonly instance: string;
-  /** How often a new process has taken the node id over. */
+  /** The number of times that a new process has taken the node id over. */
   readonly takeovers: number;
   /**
-   * The NodeRegistrations of processes that have registered with the node id but have not taken it over yet, oldest first, as JSON.
-   * `null` when there are none.
+   * The NodeRegistrations of processes that have registered with the node id but have not taken it over yet, oldest first, as JSON text.
+   * `null` when there are no such processes.
    */
   readonly claims: string | null;
-  /** NodeRegistration as JSON. */
+  /** The NodeRegistration as JSON text. */
   readonly registration: string;
-  /** NodeStageMetrics as JSON. */
+  /** The NodeStageMetrics as JSON text. */
   readonly metrics: string;
-  /** `engines` of the latest heartbeat that had them, as JSON; `null` when there was none. */
+  /** The field `engines` of the latest heartbeat that had one, as JSON text; `null` when none had it. */
   readonly engines: string | null;
   readonly draining: number;
   /** Why the node accepts no sessions at present; `null` when it accepts them. */
@@ -156,7 +159,10 @@ export type NodeRow = {
   readonly last_heartbeat: string;
 };
 
-/** A callback with the result of an ended task. `delivered_at` is `null` until the callback was acknowledged or refused for the last time. */
+/**
+ * A callback with the result of an ended task. `delivered_at` is `null` until the trainer has acknowledged the callback or refused further
+ * tries.
+ */
 export type CallbackRow = {
   readonly task_id: string;
   readonly url: string;
@@ -169,16 +175,22 @@ export type CallbackRow = {
 /** The running mean of the durations of sessions with one `duration_key`. */
 export type DurationRow = { readonly duration_key: string; readonly mean_ms: number; readonly samples: number };
 
-/** The cursor up to which a named consumer has read the results of a trainer; `trainer` is `null` for the results of all trainers. */
+/**
+ * How far a named consumer has read: up to the result with this cursor. `trainer` is the trainer whose results it reads; `null` when it
+ * reads those of all trainers.
+ */
 export type ConsumerRow = { readonly consumer: string; readonly trainer: string | null; readonly cursor: number };
 
-/** A trainer's queued and leased sessions, and the results that it has not collected. */
+/** The load that a trainer causes: its queued and leased sessions, and the results that it has not collected. */
 export type TrainerLoad = {
   readonly trainer: string;
   readonly queued: number;
   /** Number of leased sessions. */
   readonly live: number;
-  /** Results of a running task with a callback do not count, because the callback will deliver them. */
+  /**
+   * Number of ended sessions whose results the trainer has not collected. The results of a running task with a callback do not count,
+   * because the callback will deliver them.
+   */
   readonly uncollected_results: number;
   readonly uncollected_bytes: number;
 };
@@ -186,17 +198,17 @@ export type TrainerLoad = {
 /** A registered engine. */
 export type EngineRow = {
   readonly engine_id: string;
-  /** EngineSpec as JSON. */
+  /** The EngineSpec as JSON text. */
   readonly spec: string;
   readonly registered_at: string;
 };
 
-/** The settings that apply to all engines. There is exactly one such row. */
+/** The row with the settings that apply to all engines. There is exactly one such row. */
 export type EngineStateRow = {
   readonly revision: number;
   readonly paused: 'keep' | 'abort' | null;
   readonly while_paused: 'hold' | 'reject';
   readonly policy_version: string | null;
-  /** The ids of engines that were removed, as a JSON array. */
+  /** The ids of engines that were removed, as JSON text of an array. */
   readonly removed: string;
 };

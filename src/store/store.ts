@@ -18,28 +18,32 @@ import type {
 } from './rows.ts';
 
 /**
- * Durable rows in tables. A store makes transactions atomic, isolated and durable; the rules of the control plane are in `rollout/`.
- * Several servers may share one store in PostgreSQL.
+ * Durable storage of rows in tables. A store makes transactions atomic, isolated and durable; the rules of the control plane are in
+ * `rollout/`. Several servers may share one store in PostgreSQL.
  */
 export interface Store {
   /**
-   * Runs `work` in one transaction, and resolves after the commit is on disk. When `work` throws, nothing is changed and the error is
-   * passed on. When the store itself fails, this throws `store_unavailable`, nothing is changed, and a retry may succeed.
+   * Runs `work` in one transaction, and resolves to its result after the commit is on disk. When `work` throws, nothing is changed and
+   * this throws the same error. When the store itself fails, this throws `store_unavailable`, and a retry may succeed. Nothing is changed
+   * then, unless the connection broke during the commit.
    *
-   * `work` must await nothing but calls of the given tables, and must change nothing but them, because it is run repeatedly when
+   * `work` must await nothing but calls of the given tables, and must change nothing but their rows, because it is run repeatedly when
    * another server's transaction conflicts. Independent calls may be made concurrently if all of them are awaited even after a failure
-   * (`settleAll`); they take effect in the order in which they were made. Rows on which a decision depends are read with a `lock`
-   * method. Nodes are locked before tasks, tasks before their sessions, and rows of one table by id, so that no two transactions wait
-   * for each other.
+   * (`settleAll`); they take effect in the order in which they were made. Rows on which a decision depends must be read with a `lock`
+   * method. Nodes are locked before tasks, tasks before their sessions, and rows of one table in the order of their ids, so that no two
+   * transactions wait for each other.
    */
   transaction<T>(work: (tables: StoreTables) => Promise<T>): Promise<T>;
-  /** Runs `work`, which only reads, on one consistent snapshot. */
+  /** Runs `work`, which must only read, on one consistent snapshot. */
   read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T>;
-  /** Sends a message to the other servers on this store. Delivery is best effort; servers also poll for the changes it reports. */
+  /**
+   * Sends a message about committed changes to the other servers on this store. The message may be lost, so servers also poll for the
+   * changes.
+   */
   announce(message: string): void;
-  /** Calls `listener` with the messages of other servers. Returns a function that stops it. */
+  /** Calls `listener` with each message of another server. Returns a function that ends the subscription. */
   listen(listener: (message: string) => void): () => void;
-  /** Waits for the running transactions. Later ones are refused with `not_ready`. */
+  /** Waits for the running transactions, then closes the store. Later transactions are refused with `not_ready`. */
   close(): Promise<void>;
 }
 
@@ -56,44 +60,57 @@ export interface StoreTables {
 }
 
 export interface TaskTable {
-  /** Prevents other transactions from adding a task with this id or idempotency key until this one ends. Called before either is read. */
+  /**
+   * Prevents other transactions from adding a task with this id or idempotency key until this transaction ends. To be called before a task
+   * with either is read.
+   */
   reserve(taskId: string | null, idempotencyKey: string | null): Promise<void>;
-  /** Throws `conflict` when the id or the idempotency key is already in use. */
+  /** Adds a task. Throws `conflict` when its id or its idempotency key is already in use. */
   insert(row: TaskRow): Promise<void>;
   get(taskId: string): Promise<TaskRow | undefined>;
   /** Like `get`, and locks the row until the transaction ends. */
   lock(taskId: string): Promise<TaskRow | undefined>;
   getMany(taskIds: readonly string[]): Promise<TaskRow[]>;
   findByKey(idempotencyKey: string): Promise<TaskRow | undefined>;
-  /** Newest first. */
+  /** Returns at most `limit` tasks, newest first; with `status`, only those with that status. */
   list(filter: { status: TaskState | null; limit: number }): Promise<TaskRow[]>;
   update(taskId: string, patch: TaskPatch): Promise<void>;
-  /** Raises the counters, and returns the changed row. */
+  /** Adds to the counters of a task, and returns the changed row. */
   addEnded(taskId: string, added: EndedCounts): Promise<TaskRow>;
-  /** Running tasks whose deadline has passed. */
+  /** Returns at most `limit` running tasks whose deadline has passed. */
   overdue(nowMs: number, limit: number): Promise<TaskRow[]>;
-  /** Cancelled tasks with open sessions. */
+  /** Returns at most `limit` cancelled tasks with open sessions. */
   unfinishedCancelled(limit: number): Promise<TaskRow[]>;
   countByStatus(): Promise<ReadonlyMap<TaskState, number>>;
   /**
-   * Removes up to `limit` tasks that ended before `endedBeforeMs` and whose results are collected, with all their rows. Returns how many
-   * it removed.
+   * Removes up to `limit` tasks that ended before `endedBeforeMs` and whose results are collected, with all their rows. Returns the number
+   * of removed tasks.
    */
   removeEnded(endedBeforeMs: number, limit: number): Promise<number>;
 }
 
-/** The order of sessions with the same trainer and priority. `longest_first` orders by `expected_ms`, then first in, first out. */
+/**
+ * The order of queued sessions with the same trainer and priority. `fifo` is first in, first out; `longest_first` puts those with the
+ * greatest `expected_ms` first, and those with equal values in the order of submission.
+ */
 export type QueueOrder = 'fifo' | 'longest_first';
 
 /**
- * The order of one claim. `overdue` claims, of the first `OVERDUE_CANDIDATES` sessions in first-in-first-out order, those of the highest
- * priority that have waited for more than `OVERDUE_FACTOR` times their expected duration.
+ * The order in which one claim takes sessions. An `overdue` claim considers only the first `OVERDUE_CANDIDATES` sessions of the queue, and
+ * takes, in the order of submission, those of the highest priority that have waited for more than `OVERDUE_FACTOR` times their expected
+ * duration.
  */
 export type ClaimOrder = QueueOrder | 'overdue';
 
-/** When a session has waited this many times its own duration, running it first delays the longer sessions less than it was delayed. */
+/**
+ * A session is overdue when it has waited for this many times its expected duration. Running it first then delays longer sessions by less
+ * than it has been delayed itself.
+ */
 export const OVERDUE_FACTOR = 4;
-/** How many sessions at the front of the queue are checked: enough for the claim of a large node, and cheap with a long queue. */
+/**
+ * Number of sessions at the front of the queue that are checked for being overdue: enough for the claim of a large node, and few enough to
+ * be cheap when the queue is long.
+ */
 export const OVERDUE_CANDIDATES = 64;
 
 export type ClaimRequest = {
@@ -128,79 +145,85 @@ export interface SessionTable {
   getMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
   /** Like `getMany`, ordered by id, and locks the rows until the transaction ends. */
   lockMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
-  /** The sessions of a task, ordered by sample index; with `page`, at most `limit` sessions after an index. */
+  /** Returns the sessions of a task, ordered by sample index; with `page`, at most `limit` sessions after an index. */
   ofTask(taskId: string, page?: Page): Promise<SessionRow[]>;
   /**
-   * Locks up to `limit` open sessions of a task, leased ones first. Sessions that another transaction has locked are skipped: that
-   * transaction may be waiting for the lock on result cursors, which the caller may hold.
+   * Locks and returns up to `limit` open sessions of a task, leased ones first. Sessions that another transaction has locked are skipped,
+   * because that transaction may be waiting for the lock on result cursors, which the caller may hold.
    */
   lockOpen(taskId: string, limit: number): Promise<SessionRow[]>;
   idsOfTask(taskId: string): Promise<string[]>;
-  /** The number of a task's unusable sessions for each reason. */
+  /** Returns the number of a task's unusable sessions for each reason. */
   unusable(taskId: string): Promise<ReadonlyMap<UnusableReason, number>>;
   /**
-   * Leases queued sessions of one trainer to a node, and returns them: higher priority first, then in the requested order. Sessions
-   * that are not due, that avoid the node, or that a concurrent claim has locked are skipped.
+   * Leases queued sessions of one trainer to a node, and returns their rows: higher priority first, then in the requested order. Skips
+   * sessions whose back-off is not over, that avoid the node, or that a concurrent claim has locked.
    */
   claim(request: ClaimRequest): Promise<SessionRow[]>;
   update(sessionId: string, patch: SessionPatch): Promise<void>;
   renew(sessionIds: readonly string[], leaseExpiresMs: number): Promise<void>;
   /**
-   * The ids of the reported sessions whose stored row differs from the report: another node or epoch, another progress, or a lease
-   * that expires before `freshUntilMs`.
+   * Returns the ids of the reported sessions whose stored row differs from the report: another node, epoch or progress, or a lease that
+   * expires before `freshUntilMs`.
    */
   differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]>;
-  /** Stores the reported status, turns and tokens of sessions. */
+  /** Stores the status, turns and tokens that a node reported for its sessions. */
   recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void>;
-  /** Locks sessions whose lease has expired, and skips those that another transaction has locked. */
+  /** Locks and returns sessions whose lease has expired. Skips those that another transaction has locked. */
   lockExpired(nowMs: number, limit: number): Promise<SessionRow[]>;
-  /** Locks the sessions that are leased to a node. */
+  /** Locks and returns the sessions that are leased to a node. */
   lockHeldBy(nodeId: string): Promise<SessionRow[]>;
-  /** The cancelled sessions of a node that has not been notified yet. */
+  /** Returns the cancelled sessions of a node of which the node has not been notified yet. */
   cancelPending(nodeId: string): Promise<SessionRow[]>;
-  /** The number of leased sessions of each node. */
+  /** Returns the number of leased sessions of each node. */
   leasedByNode(): Promise<ReadonlyMap<string, number>>;
-  /** The number of sessions that are leased to a node. */
+  /** Returns the number of sessions that are leased to a node. */
   countHeldBy(nodeId: string): Promise<number>;
   countByStatus(): Promise<ReadonlyMap<SessionStatus, number>>;
-  /** The load of every trainer that has queued or leased sessions or uncollected results. */
+  /** Returns the load of every trainer that has queued or leased sessions or uncollected results. */
   loads(): Promise<TrainerLoad[]>;
-  /** The trainers that have a queued session which is due. */
+  /** Returns the trainers that have a queued session whose back-off is over. */
   waitingTrainers(nowMs: number): Promise<string[]>;
 }
 
-/** At most `limit` rows whose index or cursor is greater than `after`. */
+/** Selects at most `limit` rows whose index or cursor is greater than `after`. */
 export type Page = { readonly after: number; readonly limit: number };
 
 export interface ResultTable {
-  /** Adds a result, and returns its cursor. Cursors become visible in ascending order, so a reader never misses a smaller one. */
+  /**
+   * Adds a result, and returns its cursor. Cursors become visible in ascending order, so a reader that has seen one never misses a smaller
+   * one.
+   */
   append(session: Pick<SessionRow, 'session_id' | 'task_id' | 'trainer'>, blobs: ResultBlobs): Promise<number>;
-  /** The results after a cursor, oldest first; of all trainers when `trainer` is `null`. */
+  /** Returns the results after a cursor, oldest first. `trainer` is `null` for the results of all trainers. */
   page(after: number, limit: number, trainer: string | null): Promise<ResultWithSummary[]>;
-  /** The results of a task, ordered by cursor; with `page`, at most `limit` results after a cursor. */
+  /** Returns the results of a task, ordered by cursor; with `page`, at most `limit` results after a cursor. */
   ofTask(taskId: string, page?: Page): Promise<ResultWithSummary[]>;
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined>;
-  /** The greatest cursor of a stored result; 0 when there are none. */
+  /** Returns the greatest cursor of a stored result; 0 when no result is stored. */
   newestCursor(): Promise<number>;
-  /** The greatest cursor that was ever assigned, or a greater number, even if its result was removed; 0 when there was none. */
+  /** Returns a number that no cursor assigned so far exceeds, even if its result was removed since; 0 when none was assigned. */
   lastCursor(): Promise<number>;
   delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined>;
-  /** Adds the delivery of an epoch. Throws when there is one already, except that a partial result is replaced. */
+  /** Adds the delivery of an epoch. Throws when the epoch has one already, except that a partial result is replaced. */
   addDelivery(row: DeliveryRow): Promise<void>;
-  /** Ordered by epoch. */
+  /** Returns the deliveries of a session, ordered by epoch. */
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]>;
-  /** Marks the results up to a cursor as collected; those of all trainers when `trainer` is `null`. */
+  /** Marks the results up to a cursor as collected. `trainer` is `null` for the results of all trainers. */
   collect(trainer: string | null, upToCursor: number): Promise<void>;
   collectTask(taskId: string): Promise<void>;
   consumer(name: string): Promise<ConsumerRow | undefined>;
-  /** Adds a consumer or advances its cursor, and returns the stored row. The cursor never decreases, and the trainer never changes. */
+  /**
+   * Adds a consumer or advances its cursor, and returns the stored row. The cursor of a consumer never decreases, and its trainer never
+   * changes.
+   */
   putConsumer(row: ConsumerRow): Promise<ConsumerRow>;
-  /** The given blobs to which a result or a delivery refers. */
+  /** Returns those of the given blobs to which a result or a delivery refers. */
   referenced(refs: readonly string[]): Promise<ReadonlySet<string>>;
 }
 
 export interface NodeTable {
-  /** Adds the node, or replaces its row. */
+  /** Adds a node, or replaces its row. */
   put(row: NodeRow): Promise<void>;
   get(nodeId: string): Promise<NodeRow | undefined>;
   /** Like `get`, and locks the row until the transaction ends. */
@@ -212,14 +235,14 @@ export interface NodeTable {
 
 export interface CallbackTable {
   insert(row: CallbackRow): Promise<void>;
-  /** Returns callbacks that are due, and reserves them: no server gets them before `untilMs`. */
+  /** Returns callbacks whose next try is due, and claims them: no server gets them before `untilMs`. */
   claimDue(nowMs: number, limit: number, untilMs: number): Promise<CallbackRow[]>;
   get(taskId: string): Promise<CallbackRow | undefined>;
   update(taskId: string, patch: Partial<Omit<CallbackRow, 'task_id'>>): Promise<void>;
   countUndelivered(): Promise<number>;
 }
 
-/** The task ids that were cancelled before they were submitted. */
+/** Task ids that were cancelled before a task with that id was submitted. */
 export interface TombstoneTable {
   put(taskId: string, expiresMs: number): Promise<void>;
   has(taskId: string, nowMs: number): Promise<boolean>;
@@ -227,29 +250,31 @@ export interface TombstoneTable {
 }
 
 export interface EngineTable {
-  /** Ordered by id. */
+  /** Returns all registered engines, ordered by id. */
   list(): Promise<EngineRow[]>;
   put(row: EngineRow): Promise<void>;
   remove(engineId: string): Promise<void>;
   state(): Promise<EngineStateRow>;
-  /** Like `state`, and locks all engines until the transaction ends. Every change of engines begins with this. */
+  /**
+   * Returns the same row as `state`, and locks all engines until the transaction ends. Every change of engines must begin with this call.
+   */
   lock(): Promise<EngineStateRow>;
-  /** Applies `patch`, raises the revision by one, and returns the changed row. */
+  /** Applies `patch`, increases the revision by one, and returns the changed row. */
   advance(patch: Partial<Omit<EngineStateRow, 'revision'>>): Promise<EngineStateRow>;
 }
 
 export interface ServiceTimeTable {
-  /** The stored service time in milliseconds. */
+  /** Returns the stored service time in milliseconds. */
   get(): Promise<number>;
   /** Stores `nowMs` unless the stored time is greater, and returns the greater one. */
   advance(nowMs: number): Promise<number>;
 }
 
 export interface DurationTable {
-  /** The mean durations in milliseconds of those keys that are known. */
+  /** Returns the mean durations in milliseconds of those keys that have one. */
   means(keys: readonly string[]): Promise<ReadonlyMap<string, number>>;
-  /** The mean over all keys in milliseconds; `null` when no duration is known. */
+  /** Returns the mean over all keys in milliseconds; `null` when no duration is stored. */
   overallMean(): Promise<number | null>;
-  /** Adds one duration to the running mean of a key. */
+  /** Adds one duration in milliseconds to the running mean of a key. */
   observe(key: string, ms: number): Promise<void>;
 }

@@ -6,19 +6,19 @@ import { FloeError } from '../../core/errors.ts';
 import type { BlobRef } from '../rows.ts';
 import type { BlobStore } from './blob-store.ts';
 
-/** SHA-256 in hex. No other name is ever used as a path. */
+/** Matches the name of a blob: its SHA-256 in hex. A path is never made from any other name. */
 const REF = /^[0-9a-f]{64}$/;
 
-/** A temporary file older than this belongs to no running write, because writes take seconds. */
+/** Age above which a temporary file is removed. It belongs to no running write, because writes take seconds. */
 const MAX_WRITE_AGE_MS = 3_600_000;
 
 /**
- * Stores blobs as files `<root>/<first two digits>/<sha256>`. A file gets its name only when its bytes are on disk: it is written to a
- * temporary file, fsynced and renamed, and then the directory is fsynced.
+ * Stores blobs as files `<root>/<first two digits>/<sha256>`. A file gets this name only when its bytes are on disk: they are written to a
+ * temporary file, which is fsynced and renamed, and then the directory is fsynced.
  */
 export class DirectoryBlobStore implements BlobStore {
   private readonly root: string;
-  /** Directories that exist durably. */
+  /** Directories that are known to exist durably. */
   private readonly directories = new Set<string>();
   private readonly pending = new Map<string, Promise<BlobRef>>();
   private readonly clock: Clock;
@@ -29,7 +29,7 @@ export class DirectoryBlobStore implements BlobStore {
   }
 
   /**
-   * Creates the directory if it is missing, and removes temporary files of writes that a crash interrupted. Throws
+   * Opens the store. Creates the directory if it is missing, and removes temporary files of writes that a crash interrupted. Throws
    * `store_unavailable`.
    */
   static async open(root: string, clock: Clock): Promise<DirectoryBlobStore> {
@@ -81,7 +81,7 @@ export class DirectoryBlobStore implements BlobStore {
     await Promise.allSettled(this.pending.values());
   }
 
-  /** Renews a blob's age, so that it is not removed before a row refers to it. Resolves to false when it no longer exists. */
+  /** Makes a blob count as new, so that it is not removed before a row refers to it. Resolves to `false` when it no longer exists. */
   private async touch(path: string): Promise<boolean> {
     const now = this.clock.nowMs() / 1000;
     return utimes(path, now, now).then(
@@ -108,9 +108,9 @@ export class DirectoryBlobStore implements BlobStore {
     const directory = join(this.root, ref.slice(0, 2));
     const path = this.pathOf(ref);
     const known = await stat(path).catch(() => null);
-    // An equal size is enough to skip the write: the name is the hash, and an incomplete file never gets this name.
+    // A file of the same size need not be written again: its name is the hash, and an incomplete file never gets this name.
     if (known?.size === bytes.length && (await this.touch(path))) {
-      // The process that wrote it may have died before the name was durable.
+      // The process that wrote the file may have died before the file's name was durable.
       await syncDirectory(directory);
       return { ref, bytes: bytes.length };
     }
@@ -150,7 +150,7 @@ async function syncDirectory(path: string): Promise<void> {
   }
 }
 
-/** Runs `work` and turns its failures into `store_unavailable`. */
+/** Runs `work` and converts its failures to `store_unavailable`. */
 async function runOperation<T>(what: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work();

@@ -8,21 +8,29 @@ import { FloeError } from '../../core/errors.ts';
 import type { BlobRef } from '../rows.ts';
 import type { BlobStore } from './blob-store.ts';
 
-/** SHA-256 in hex, as in the directory store. */
+/** Matches the name of a blob: its SHA-256 in hex, as in the directory store. */
 const REF = /^[0-9a-f]{64}$/;
 
-/** For one operation including its retries, so that no caller waits longer for a bucket that does not respond. */
+/**
+ * Longest time for one operation including its retries, so that no caller waits longer for a bucket that does not respond. The time to
+ * transfer a large blob is added.
+ */
 const OPERATION_TIMEOUT_MS = 60_000;
-/** Assumed lowest transfer rate, of a slow line that many share. The time limit grows accordingly with the size of the blob. */
+/**
+ * Lowest transfer rate that is assumed, that of a slow line shared by many. The time limit of an operation grows with the size of the blob
+ * divided by this rate.
+ */
 const MIN_BYTES_PER_MS = 500;
-/** Upper bound on the size of a blob. Used for the time limit of a read, which does not know the size. */
+/**
+ * Upper bound on the size of a blob in bytes. It determines the time limit of a read, because the size of the blob to read is not known.
+ */
 const MAX_BLOB_BYTES = 320 * MIB;
 const CONNECT_TIMEOUT_MS = 5_000;
-/** A connection without any traffic for this long is closed. */
+/** Time without any traffic after which a connection is closed. */
 const IDLE_TIMEOUT_MS = 30_000;
 const MAX_ATTEMPTS = 4;
 
-/** The SDK takes a third of a second to load, so it is imported only when this store is opened. */
+/** The AWS SDK takes a third of a second to load, so it is imported only when a store in S3 is opened. */
 type Sdk = typeof import('@aws-sdk/client-s3');
 
 /**
@@ -50,15 +58,15 @@ export class S3BlobStore implements BlobStore {
         connectionTimeout: CONNECT_TIMEOUT_MS,
         socketTimeout: IDLE_TIMEOUT_MS,
       },
-      // This class sends and checks SHA-256 itself. Not every S3-compatible server supports the SDK's default checksums.
+      // SHA-256 is sent and checked by this class, because not every S3-compatible server supports the SDK's default checksums.
       requestChecksumCalculation: 'WHEN_REQUIRED',
       responseChecksumValidation: 'WHEN_REQUIRED',
     });
   }
 
   /**
-   * Opens `s3://bucket/prefix?endpoint=…&region=…&path_style=true`. Throws `setup_failed` when `url` has another form, or when the
-   * bucket does not exist or access is denied, and `store_unavailable` when the bucket does not respond.
+   * Opens a store from `s3://bucket/prefix?endpoint=…&region=…&path_style=true`. Throws `setup_failed` when `url` has another form, when
+   * the bucket does not exist or when access is denied, and `store_unavailable` when the bucket does not respond.
    */
   static async open(url: string, clock: Clock): Promise<S3BlobStore> {
     const location = parseS3Location(url);
@@ -77,7 +85,7 @@ export class S3BlobStore implements BlobStore {
     const ref = hash.toString('hex');
     const running = this.pending.get(ref);
     if (running !== undefined) return running;
-    // Written even if the blob exists: a check would cost as much, and writing renews the blob's age.
+    // The object is written even if it exists: a check would cost as much, and writing makes the blob count as new.
     const put = new this.sdk.PutObjectCommand({
       Bucket: this.location.bucket,
       Key: this.keyOf(ref),
@@ -116,7 +124,7 @@ export class S3BlobStore implements BlobStore {
       const page = await this.runOperation('list', (abortSignal) => this.client.send(list, { abortSignal }));
       for (const { Key: key = '', LastModified: modified } of page.Contents ?? []) {
         const ref = key.slice(-64);
-        // The bucket may hold objects of other programs.
+        // Objects with other names are skipped, because the bucket may hold objects of other programs.
         if (!REF.test(ref) || key !== this.keyOf(ref) || modified === undefined) continue;
         if (modified.getTime() < beforeMs) yield ref;
       }
@@ -156,7 +164,10 @@ export class S3BlobStore implements BlobStore {
     return `${this.location.prefix}${ref.slice(0, 2)}/${ref}`;
   }
 
-  /** Runs `work` with the time limit of an operation, and turns its failures into `store_unavailable`. */
+  /**
+   * Runs `work` with the time limit of an operation, and converts its failures to `store_unavailable`. `bytes` is the size of the blob
+   * that is transferred.
+   */
   private async runOperation<T>(what: string, work: (signal: AbortSignal) => Promise<T>, bytes = 0): Promise<T> {
     const timeout = abortAfter(this.clock, OPERATION_TIMEOUT_MS + bytes / MIN_BYTES_PER_MS, () => undefined);
     try {
@@ -184,7 +195,7 @@ function isMissing(thrown: unknown): boolean {
   return FloeError.is(thrown) && statusOf(thrown.cause) === 404;
 }
 
-/** Whether the request failed because the bucket, the permissions or the credentials are missing. No retry helps then. */
+/** Whether the request failed because of the bucket, the permissions or the credentials, so that no retry can help. */
 function isRefusal(cause: unknown): boolean {
   const name = cause instanceof Error ? cause.name : '';
   const status = statusOf(cause) ?? 0;
@@ -193,19 +204,19 @@ function isRefusal(cause: unknown): boolean {
 
 function reasonOf(cause: unknown): string {
   if (!(cause instanceof Error)) return String(cause);
-  // An answer without a body has no message, so the status is added.
+  // An answer without a body has no error message, so its HTTP status is added.
   const status = statusOf(cause);
   return [cause.name, cause.message, status].filter((part) => part !== undefined && part !== '').join(', ');
 }
 
-/** A parsed `s3://` URL. */
+/** The parts of a parsed `s3://` URL. */
 export type S3Location = {
   readonly bucket: string;
-  /** Empty, or ends with a slash. */
+  /** The start of every object's key: an empty string, or a text that ends with a slash. */
   readonly prefix: string;
-  /** `null` for AWS. */
+  /** URL of an S3-compatible server; `null` for AWS. */
   readonly endpoint: string | null;
-  /** `null` when it comes from the environment or the shared configuration. */
+  /** The region; `null` when it comes from the environment or the shared configuration. */
   readonly region: string | null;
   /** Whether the bucket is part of the path instead of the host name. Most servers other than AWS require this. */
   readonly pathStyle: boolean;
@@ -217,7 +228,9 @@ const querySchema = z.strictObject({
   path_style: z.enum(['true', 'false']).optional(),
 });
 
-/** Parses `s3://bucket/prefix?endpoint=…&region=…&path_style=true`. Throws `setup_failed` with the reason. */
+/**
+ * Parses `s3://bucket/prefix?endpoint=…&region=…&path_style=true`. Throws `setup_failed` with the reason when the text has another form.
+ */
 export function parseS3Location(text: string): S3Location {
   const wrong = (why: string): FloeError =>
     new FloeError(

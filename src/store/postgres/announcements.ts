@@ -6,13 +6,21 @@ import { BoundedClient } from './connection.ts';
 
 const CHANNEL = 'floe';
 
-/** Messages within this time are sent together, because every notification takes a lock that is global to the database server. */
+/**
+ * Time in which messages are collected and then sent together, because every notification takes a lock that is global to the database
+ * server.
+ */
 const COALESCE_MS = 5;
 
-/** Size of one part. PostgreSQL accepts payloads below 8000 bytes; the rest holds the sender and the number. */
+/**
+ * Most bytes of text in one notification. PostgreSQL accepts payloads below 8000 bytes, and each also contains the sender and a number.
+ */
 const PART_BYTES = 7_900;
 
-/** Messages beyond this total size are dropped, because listeners also poll for the changes that they report. */
+/**
+ * Most bytes of messages that wait to be sent. Further messages are dropped, because their receivers also poll for the changes that they
+ * report.
+ */
 const MAX_PENDING_BYTES = MIB;
 
 const FIRST_RECONNECT_MS = 100;
@@ -21,8 +29,8 @@ const MAX_RECONNECT_MS = 2_000;
 type Part = { readonly sender: string; readonly last: boolean; readonly text: string };
 
 /**
- * Sends messages between the servers of one database, with LISTEN and NOTIFY on a separate connection. Delivery is best effort: messages
- * are lost while the connection is down.
+ * Sends messages between the servers of one database, with LISTEN and NOTIFY on a separate connection. Messages are lost while the
+ * connection is down.
  */
 export class Announcements {
   private readonly config: pg.ClientConfig;
@@ -33,7 +41,7 @@ export class Announcements {
   private pendingBytes = 0;
   private partCount = 0;
   private sending = false;
-  /** The received text of messages whose last part has not arrived yet, by sender. */
+  /** For each sender, the received text of messages whose last part has not arrived yet. */
   private readonly incomplete = new Map<string, string>();
   private client: { readonly raw: pg.Client; readonly bounded: BoundedClient } | null = null;
   private cancelTimer: () => void = () => {};
@@ -46,7 +54,7 @@ export class Announcements {
     this.clock = clock;
   }
 
-  /** Resolves after the first attempt to connect. From then on a broken connection is replaced in the background. */
+  /** Connects. Resolves after the first attempt, even if it failed. Afterwards a broken connection is replaced in the background. */
   async start(): Promise<void> {
     this.connecting = this.connect();
     await this.connecting;
@@ -60,7 +68,7 @@ export class Announcements {
   }
 
   listen(listener: (message: string) => void): () => void {
-    // Wrapped, so that a function that was passed twice can be removed once.
+    // Each listener is wrapped in a new function, so that a function that was passed twice can be removed once.
     const wrapped = (message: string): void => listener(message);
     this.listeners.add(wrapped);
     return () => this.listeners.delete(wrapped);
@@ -83,7 +91,7 @@ export class Announcements {
     raw.on('end', () => this.onDisconnect(client));
     try {
       await raw.connect();
-      // A lost notification only delays the other servers until their next poll, so a sync to disk for each would be wasted.
+      // Notifications need not be synced to disk, because a lost one only delays the other servers until their next poll.
       await client.bounded.run('set synchronous_commit = off');
       await client.bounded.run(`listen ${CHANNEL}`);
     } catch {
@@ -126,7 +134,7 @@ export class Announcements {
     try {
       await client.bounded.run('select pg_notify($1, part) from unnest($2::text[]) as part', [CHANNEL, parts]);
     } catch {
-      // The connection is broken, and `onDisconnect` handles that; or the notification queue of the server is full.
+      // Either the connection is broken, which `onDisconnect` handles, or the notification queue of the database server is full.
       this.dropPending();
     } finally {
       this.sending = false;
@@ -135,11 +143,11 @@ export class Announcements {
   }
 
   /**
-   * Splits messages into parts `<sender> <number><. for the last part, else +><text>`. The number makes equal texts distinct, because
-   * PostgreSQL drops duplicate notifications of one transaction.
+   * Splits messages into notifications of the form `<sender> <number><mark><text>`, where the mark is `.` in the last part and `+` in the
+   * parts before it. The number makes equal texts distinct, because PostgreSQL drops duplicate notifications of one transaction.
    */
   private partsOf(messages: readonly string[]): string[] {
-    // ASCII only, so that a part may end anywhere and its length in characters is its size in bytes.
+    // The text is converted to ASCII, so that a part may end anywhere and its length in characters is its size in bytes.
     const text = JSON.stringify(messages).replace(
       /[\u007f-\uffff]/g,
       (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
@@ -158,7 +166,7 @@ export class Announcements {
     const text = (this.incomplete.get(part.sender) ?? '') + part.text;
     this.incomplete.delete(part.sender);
     if (!part.last) {
-      // A sender that never sends a last part must not fill the memory.
+      // Longer texts are dropped, because a sender that never sends a last part must not fill the memory.
       if (text.length <= 2 * MAX_PENDING_BYTES) this.incomplete.set(part.sender, text);
       return;
     }
@@ -172,7 +180,7 @@ function parsePart(payload: string): Part | null {
   return { sender: match[1] ?? '', last: match[2] === '.', text: payload.slice(match[0].length) };
 }
 
-/** Parses the messages of a text. Returns none when the beginning of the text was lost. */
+/** Parses the messages of a text. Returns an empty list when the beginning of the text was lost. */
 function messagesIn(text: string): string[] {
   if (!text.startsWith('[')) return [];
   try {

@@ -15,28 +15,40 @@ import { FloeError } from '../../core/errors.ts';
 import type { Database, QueryBuilder } from '../sql/database.ts';
 import { asDriverError } from './failures.ts';
 
-/** A server that has not accepted a new connection within this time is down, hung or unreachable. Also the time limit for a free connection. */
+/**
+ * Longest time to open a connection, and to wait for a free one of the pool. A database server that takes longer is down, hung or
+ * unreachable.
+ */
 const CONNECT_TIMEOUT_MS = 5_000;
 
-/** The server aborts a statement that takes longer, including its waits for locks. Statements normally take milliseconds. */
+/**
+ * Longest time for a statement, including its waits for locks, after which the database server aborts it. Statements normally take
+ * milliseconds.
+ */
 const STATEMENT_TIMEOUT_MS = 10_000;
 
-/** When the server does not even report the abort of a statement by then, it is hung, and the connection is closed. */
+/**
+ * Longest time to wait for the answer to a statement. A database server that has not even reported the abort of the statement by then is
+ * hung, and the connection is closed.
+ */
 const ANSWER_TIMEOUT_MS = STATEMENT_TIMEOUT_MS + 2_000;
 
-/** When a floe server is suspended or lost in the middle of a transaction, PostgreSQL ends it after this time and releases its locks. */
+/**
+ * Time after which PostgreSQL ends a transaction in which nothing happens, and releases its locks. This concerns a floe server that was
+ * suspended or lost in the middle of a transaction.
+ */
 const IDLE_IN_TRANSACTION_MS = 5_000;
 
-/** Time without traffic after which a connection is first probed. Routers drop silent connections after minutes. */
+/** Time without traffic after which a connection is first probed. Routers drop silent connections after some minutes. */
 const KEEPALIVE_MS = 10_000;
 
-/** There are about a hundred distinct statements. Those beyond the limit are not prepared. */
+/** Most statements that are prepared. There are about a hundred distinct ones; any beyond this number are sent unprepared. */
 const MAX_PREPARED = 300;
 
 /**
- * Settings of every connection. Prepared plans are kept while tables grow from empty, so sequential scans, which suit only small tables,
- * are disabled. JIT compilation is disabled because the statements are too short for it. The keepalive settings release the locks of a
- * lost client within half a minute.
+ * Settings of every connection. Sequential scans are disabled because they suit only small tables, and prepared plans are kept while
+ * tables grow. JIT compilation is disabled because the statements are too short for it. The keepalive settings release the locks of a lost
+ * client within half a minute.
  */
 const SETTINGS = {
   enable_seqscan: 'off',
@@ -56,8 +68,8 @@ const TYPES = {
 };
 
 /**
- * The connection settings for a URL. Throws `setup_failed` for a text that is not a PostgreSQL URL; the error does not contain the text,
- * because it may hold a password.
+ * Returns the connection settings for a URL. Throws `setup_failed` for a text that is not a PostgreSQL URL; the error does not contain the
+ * text, because it may hold a password.
  */
 export function clientConfig(url: string): pg.ClientConfig {
   let parsed: URL;
@@ -78,7 +90,7 @@ export function clientConfig(url: string): pg.ClientConfig {
     idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
     keepAlive: true,
     keepAliveInitialDelayMillis: KEEPALIVE_MS,
-    // The first statement of a transaction is sent together with its `begin`.
+    // Lets the first statement of a transaction be sent together with its `begin`.
     pipeline: true,
     types: TYPES as pg.CustomTypesConfig,
   };
@@ -88,7 +100,7 @@ function badUrl(why: string): FloeError {
   return new FloeError('setup_failed', `the database must be given as postgres://user:password@host:port/name: ${why}`);
 }
 
-/** `host:port/name`: the part of a URL that contains no credentials. */
+/** Returns `host:port/name`, the part of a URL that contains no credentials. */
 export function shownDatabase(url: string): string {
   const { host, pathname } = new URL(url);
   return `${host}${pathname}`;
@@ -102,7 +114,7 @@ export class BoundedClient {
   private readonly clock: Clock;
   private readonly names: Map<string, string>;
 
-  /** `names` are the names of the prepared statements by their text, shared by all connections to one database. */
+  /** `names` maps the text of each prepared statement to its name. All connections to one database share it. */
   constructor(raw: pg.ClientBase, clock: Clock, names: Map<string, string>) {
     this.raw = raw as BoundedClient['raw'];
     this.clock = clock;
@@ -111,7 +123,7 @@ export class BoundedClient {
 
   /**
    * Runs one statement. Statements that are run in one turn of the event loop are sent in one packet. Throws `store_unavailable` when the
-   * connection breaks, and the server's errors unchanged.
+   * connection breaks; an error that the database server reports is thrown unchanged.
    */
   run(text: string, values: readonly unknown[] = []): Promise<StatementResult> {
     this.holdPackets();
@@ -121,7 +133,7 @@ export class BoundedClient {
     );
   }
 
-  /** Runs several statements without parameters, with a separate time limit. */
+  /** Runs several statements without parameters, with the given time limit. */
   async runScript(text: string, timeoutMs: number): Promise<void> {
     await this.withTimeout(timeoutMs, this.raw.query(text));
   }
@@ -139,7 +151,7 @@ export class BoundedClient {
     }
   }
 
-  /** Collects the packets of this turn of the event loop, and sends them at its end. */
+  /** Delays the packets of this turn of the event loop until its end, so that they are sent together. */
   private holdPackets(): void {
     const { stream } = this.raw.connection;
     if (stream.writableCorked > 0) return;
@@ -160,8 +172,8 @@ export class BoundedClient {
 const READS = /^\s*select\b/;
 
 /**
- * kysely over one connection, which the caller has taken from the pool. `begun` resolves when the transaction has begun. Statements that
- * only read are sent without waiting for it, which saves a round trip.
+ * Creates a kysely instance that uses one connection, which the caller has taken from the pool. `begun` resolves when the transaction has
+ * begun. Statements that only read are sent without waiting for it, which saves a round trip.
  */
 export function kyselyOver(client: BoundedClient, begun: () => Promise<unknown>): QueryBuilder {
   const connection: DatabaseConnection = {

@@ -8,13 +8,18 @@ import { FloeError } from '../../core/errors.ts';
  */
 const UNAVAILABLE = ['08', '25006', '25P03', '28', '3D', '53', '55P03', '57', '58', 'XX'];
 
-/** Conflicts with a concurrent transaction: a serialisation failure, a deadlock, or a row that both added. */
+/**
+ * SQLSTATE codes of a conflict with a concurrent transaction: a serialisation failure, a deadlock, or a row that both transactions added.
+ */
 const CONFLICTS = ['40001', '40P01', '23505'];
 
-/** The class of values that a column cannot store: a text with a NUL, a number that is too large. */
+/** SQLSTATE class of values that a column cannot store: a text with a NUL, a number that is too large. */
 const UNSTORABLE = '22';
 
-/** Wrong credentials (28) and a missing database (3D). At the start these are configuration errors; later the operator may be changing them. */
+/**
+ * SQLSTATE classes of wrong credentials (28) and a missing database (3D). When the server starts, these are configuration errors; later,
+ * the operator may be changing the database, so they count as an outage.
+ */
 const MISCONFIGURED = ['28', '3D'];
 
 export function isMisconfigured({ details }: FloeError): boolean {
@@ -26,16 +31,16 @@ export function isConflict(thrown: unknown): boolean {
   return thrown instanceof pg.DatabaseError && CONFLICTS.includes(thrown.code ?? '');
 }
 
-/** Turns a broken connection into `store_unavailable`. Errors that the server reported stay as they are. */
+/** Converts the failure of a connection to `store_unavailable`. Errors that the database server reported are returned unchanged. */
 export function asDriverError(thrown: unknown): unknown {
-  // A TypeError is a value that cannot be sent, which is a defect of the caller.
+  // A TypeError is thrown for a value that cannot be sent, which is a defect of the caller.
   if (!(thrown instanceof Error) || thrown instanceof pg.DatabaseError || thrown instanceof TypeError) return thrown;
   return unavailable(`the database cannot be reached: ${thrown.message}`, thrown);
 }
 
 /**
- * Turns an error of the server into the one that the store throws: `store_unavailable` when the server is full, overloaded or stopping,
- * and `schema_violation` for a value that cannot be stored. A violated constraint is a defect and stays as it is.
+ * Converts an error of the database server to the one that the store throws: `store_unavailable` when the server is full, overloaded or
+ * stopping, and `schema_violation` for a value that cannot be stored. A violated constraint is a defect and is returned unchanged.
  */
 export function asStoreError(thrown: unknown): unknown {
   if (!(thrown instanceof pg.DatabaseError)) return thrown;

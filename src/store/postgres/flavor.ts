@@ -1,10 +1,10 @@
 import { sql } from 'kysely';
 import type { SqlFlavor } from '../sql/database.ts';
 
-/** The first part of the keys of floe's advisory locks ('floe' in ASCII), so that they differ from those of other programs. */
+/** First part of the keys of floe's advisory locks: the letters 'floe' in ASCII, so that the keys differ from those of other programs. */
 export const LOCK_CLASS = 0x666c6f65;
 
-/** The first part of the keys for locks on task ids ('flof'). */
+/** First part of the keys of the advisory locks on task ids: the letters 'flof' in ASCII. */
 const TASK_LOCK_CLASS = LOCK_CLASS + 1;
 
 export const SCHEMA_LOCK = 1;
@@ -31,5 +31,8 @@ export const POSTGRES_FLAVOR: SqlFlavor = {
   taskIdLock: (taskId) => sql`select pg_advisory_xact_lock(${sql.lit(TASK_LOCK_CLASS)}, hashtext(${taskId}))`,
 };
 
-/** For transactions that only read. They use one snapshot, and PostgreSQL cannot lock rows in them. */
+/**
+ * The SQL of transactions that only read. It contains no locks, because PostgreSQL cannot lock rows in such a transaction, and one
+ * snapshot makes them unnecessary.
+ */
 export const READ_FLAVOR: SqlFlavor = { ...POSTGRES_FLAVOR, forUpdate: sql``, skipLocked: sql``, taskIdLock: null };

@@ -2,7 +2,7 @@ import { SCHEMA_FORMAT, wrongFormat } from '../sql/database.ts';
 import type { BoundedClient } from './connection.ts';
 import { LOCK_CLASS, SCHEMA_LOCK } from './flavor.ts';
 
-/** Time limit for creating the tables, and for servers that started concurrently and wait for the one that does it. */
+/** Longest time for creating the tables. Servers that start concurrently wait as long for the one that creates them. */
 const SETUP_TIMEOUT_MS = 60_000;
 
 /**
@@ -171,8 +171,8 @@ const SCHEMA = `
 `;
 
 /**
- * Creates the tables in an empty database, all or nothing. The format is kept in `floe_schema`. Throws `setup_failed` for a database
- * with another format, and changes nothing in it.
+ * Creates the tables in an empty database, either all or none. The number of the tables' format is stored in `floe_schema`. Throws
+ * `setup_failed` for a database with another format, and changes nothing in it.
  */
 export async function createTables(client: BoundedClient, database: string): Promise<void> {
   await client.run('begin');

@@ -10,10 +10,16 @@ import { asDriverError, asStoreError, isConflict, isMisconfigured, unavailable }
 import { POSTGRES_FLAVOR, READ_FLAVOR } from './flavor.ts';
 import { createTables } from './schema.ts';
 
-/** Enough for PostgreSQL to sync several commits together. Several floe servers share its default limit of 100 connections. */
+/**
+ * Most connections of one floe server. They suffice for PostgreSQL to sync several commits together, and several servers can share its
+ * default limit of 100 connections.
+ */
 const MAX_CONNECTIONS = 12;
 
-/** Conflicts are rare because all transactions lock in the same order. After this many, the database is overloaded. */
+/**
+ * Most runs of one transaction. Conflicts are rare because all transactions lock rows in the same order, so after this many the database
+ * is overloaded.
+ */
 const MAX_TRIES = 8;
 
 /** A connection of the pool. `begun` resolves when its current transaction has begun. */
@@ -27,7 +33,7 @@ const READ: Mode = { begin: 'begin isolation level repeatable read read only', f
 /**
  * A store in PostgreSQL, for any number of concurrent servers. While PostgreSQL is down, hung or full, transactions throw
  * `store_unavailable` within seconds; once it is back, they succeed. When the connection breaks during a commit, it is unknown whether the
- * commit took place: that is `store_unavailable` too, and callers repeat the operation.
+ * commit took place. The store then throws `store_unavailable` as well, and callers repeat the operation.
  */
 export class PostgresStore implements Store {
   private readonly clock: Clock;
@@ -42,7 +48,8 @@ export class PostgresStore implements Store {
     const config = clientConfig(url);
     this.clock = clock;
     this.pool = new pg.Pool({ ...config, max: MAX_CONNECTIONS, allowExitOnIdle: true });
-    // The pool removes an idle connection that breaks. When one breaks in use, the statement in progress fails.
+    // Errors of connections are ignored here. The pool removes an idle connection that breaks, and when one breaks in use, the statement
+    // in progress fails.
     this.pool.on('error', () => {});
     this.pool.on('connect', (client) => client.on('error', () => {}));
     this.announcements = new Announcements(config, clock);
@@ -102,7 +109,7 @@ export class PostgresStore implements Store {
     return result;
   }
 
-  /** Runs the work, and repeats it after a conflict with another transaction. */
+  /** Runs the work in a transaction, and repeats both after a conflict with another transaction. */
   private async runUntilCommitted<T>(mode: Mode, work: (tables: StoreTables) => Promise<T>): Promise<T> {
     for (let tries = 1; ; tries++) {
       try {
@@ -116,7 +123,10 @@ export class PostgresStore implements Store {
     }
   }
 
-  /** Runs `use` with a connection of the pool. A failure of the server becomes `store_unavailable`, and the connection is closed. */
+  /**
+   * Runs `use` with a connection of the pool. A failure of the database server is converted to `store_unavailable`, and the connection is
+   * closed.
+   */
   private async withConnection<T>(use: (connection: Connection) => Promise<T>): Promise<T> {
     let client: pg.PoolClient;
     try {
@@ -130,7 +140,8 @@ export class PostgresStore implements Store {
       return value;
     } catch (thrown) {
       const error = isConflict(thrown) ? thrown : asStoreError(thrown);
-      // After a failover, old connections stay read-only indefinitely, so these are closed too.
+      // Closes the connection after such a failure also when it is intact, because after a failover old connections stay read-only
+      // indefinitely.
       client.release(error !== thrown || client.getTransactionStatus() !== 'I');
       throw error;
     }
@@ -157,24 +168,25 @@ async function runOnce<T>(
 ): Promise<T> {
   const { client } = connection;
   connection.begun = client.run(begin);
-  // Statements that need the transaction await this promise and receive its failure. It may fail before any of them does.
+  // The statements that need the transaction wait for this promise and receive its failure. It may be rejected before any of them waits,
+  // which must not end the process.
   connection.begun.catch(() => {});
   let value: T;
   try {
     value = await work(tablesOver(connection.kysely, flavor));
     await connection.begun;
   } catch (thrown) {
-    // If this fails too, the connection is closed, which also ends the transaction.
+    // If the rollback fails as well, the connection is closed, which also ends the transaction.
     await client.run('rollback').catch(() => {});
     throw thrown;
   }
   const ended = client.run('commit');
   if (!writes) {
-    // Everything has been read. If the connection is broken, its next statement fails.
+    // All rows have been read, so the end of the transaction is not awaited. If the connection is broken, its next statement fails.
     ended.catch(() => {});
     return value;
   }
-  // After a failed statement, PostgreSQL answers `commit` with `ROLLBACK` instead of an error.
+  // When a statement of the transaction has failed, PostgreSQL answers `commit` with `ROLLBACK` instead of an error.
   if ((await ended).command !== 'COMMIT') {
     throw new Error('the work ignored a statement that failed, so nothing was committed');
   }

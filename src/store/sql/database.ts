@@ -13,7 +13,7 @@ import type {
   TaskRow,
 } from '../rows.ts';
 
-/** The tables as kysely sees them. `schema.ts` of each database creates them. */
+/** The columns of all tables, for kysely. `schema.ts` of each database creates the tables. */
 export type Database = {
   tasks: TaskRow & { order_no: Generated<number> };
   sessions: Omit<SessionRow, 'queue_order'> & { queue_order: Generated<number> };
@@ -26,50 +26,64 @@ export type Database = {
   engine_state: EngineStateRow & { id: number };
   service_time: { id: number; now_ms: number };
   durations: DurationRow;
-  /** `trainer` is empty for consumers of all trainers' results. */
+  /** The cursors of consumers. `trainer` is an empty text for a consumer that reads the results of all trainers. */
   consumers: { consumer: string; trainer: string; cursor: number };
 };
 
 /** Builds and runs statements on one connection. */
 export type QueryBuilder = Kysely<Database>;
 
-/** The SQL that differs between SQLite and PostgreSQL. All other statements in this folder are the same for both. */
+/** The pieces of SQL that differ between SQLite and PostgreSQL. All other SQL in this folder is the same for both. */
 export interface SqlFlavor {
-  /** A list of texts as one parameter, so that a statement has the same text for every length. Used as `x in ${…}`. */
+  /**
+   * A list of texts as one parameter, used as `x in ${…}`. A statement has the same text for every length of the list, so it is prepared
+   * once.
+   */
   texts(values: readonly string[]): RawBuilder<string>;
-  /** Rows `(session_id, sample_index, ordinal)` in the given order. */
+  /** A subquery with the columns session_id, sample_index and ordinal, with one row for each session in the given order. */
   newSessions(list: readonly { readonly session_id: string; readonly sample_index: number }[]): RawBuilder<unknown>;
-  /** Rows with the columns of a SessionProgress. */
+  /** A subquery with the columns of a SessionProgress and one row for each reported session. */
   progress(reported: readonly SessionProgress[]): RawBuilder<unknown>;
-  /** Follows `sessions` where the queue is read by trainer. Names the index where the planner would not choose it. */
+  /**
+   * Inserted after the table name `sessions` where the queue is read by trainer. It names the index for a planner that would choose
+   * another one.
+   */
   readonly byTrainer: RawBuilder<unknown>;
-  /** Ends a select, and locks its rows until the transaction ends. */
+  /** Inserted at the end of a select whose rows are to be locked until the transaction ends. */
   readonly forUpdate: RawBuilder<unknown>;
-  /** Like `forUpdate`, and skips rows that another transaction has locked. */
+  /** Like `forUpdate`, but rows that another transaction has locked are skipped. */
   readonly skipLocked: RawBuilder<unknown>;
-  /** The function that returns the greater of two values. */
+  /** The name of the function that returns the greater of two values. */
   readonly greatest: 'max' | 'greatest';
-  /** Prevents other transactions from assigning result cursors until this one ends. A condition that is always true. */
+  /**
+   * A condition that is always true. Evaluating it prevents other transactions from assigning result cursors until this transaction ends.
+   */
   readonly cursorLock: RawBuilder<boolean>;
-  /** The greatest result cursor that was assigned; 0 when there was none. In PostgreSQL it includes transactions that have not committed. */
+  /**
+   * The greatest result cursor that was ever assigned; 0 when none was. In PostgreSQL it includes cursors of transactions that have not
+   * committed.
+   */
   readonly lastCursor: RawBuilder<number>;
   /**
-   * A statement that locks a task id, which may not exist yet, until the transaction ends. `null` where only one transaction writes at
-   * a time.
+   * Returns a statement that locks a task id, which may not exist yet, until the transaction ends. `null` when only one transaction at a
+   * time can write.
    */
   readonly taskIdLock: ((taskId: string) => RawBuilder<unknown>) | null;
 }
 
-/** Thrown inside a transaction that has read outdated rows. The store rolls it back and runs its work once more. */
+/** Thrown inside a transaction that has read outdated rows. The store then rolls the transaction back and runs its work once more. */
 export class OutdatedRead extends Error {}
 
 /**
- * The format of the tables, stored in every database. A database with another format is refused. The formats below this one belonged
- * to versions that were never released, so nothing converts them.
+ * Number of the tables' format, which is stored in every database. A database with another number is refused. Earlier formats belonged to
+ * versions that were never released, so nothing converts them.
  */
 export const SCHEMA_FORMAT = 6;
 
-/** The error for a database with another format. `database` names it, and `remedy` says where to start with an empty one. */
+/**
+ * Creates the error for a database with another format. `database` names the database, and `remedy` tells the operator how to start with
+ * an empty one.
+ */
 export function wrongFormat(database: string, format: number, remedy: string): FloeError {
   const comparison = `the database ${database} has format ${format}, and this floe needs format ${SCHEMA_FORMAT}`;
   const advice =

@@ -11,7 +11,9 @@ import {
 } from '../store.ts';
 import type { QueryBuilder, SqlFlavor } from './database.ts';
 
-/** The status is a literal and not a parameter, because SQLite uses its partial indexes only then. */
+/**
+ * Condition for queued sessions. The status is a literal and not a parameter, because otherwise SQLite would not use its partial indexes.
+ */
 const QUEUED = sql<boolean>`status = 'QUEUED'`;
 
 export class SqlSessions implements SessionTable {
@@ -59,8 +61,8 @@ export class SqlSessions implements SessionTable {
 
   async lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
     const { skipLocked } = this.flavor;
-    // Two statements, so that each can use an index: a task may have 100,000 sessions, but few sessions of all tasks are leased. The
-    // expression `task_id || ''` makes the planner use the index of leased sessions instead of the one by task.
+    // There are two statements so that each can use an index: a task may have 100,000 sessions, but few sessions of all tasks are leased.
+    // The expression `task_id || ''` makes the planner use the index of leased sessions instead of the one by task.
     const leased = await this.select(sql`
       where session_id in (select session_id from sessions where lease_expires_ms is not null and task_id || '' = ${taskId})
         and lease_expires_ms is not null
@@ -104,7 +106,7 @@ export class SqlSessions implements SessionTable {
     return rows.sort((a, b) => b.priority - a.priority || byDuration(a, b) || a.queue_order - b.queue_order);
   }
 
-  /** The common table expression `due` with the sessions to claim. */
+  /** Returns the common table expression `due`, which selects the sessions to claim. */
   private dueSessions({ trainer, nodeId, nowMs, order, limit }: ClaimRequest): RawBuilder<unknown> {
     const claimable = sql`
       from sessions where ${QUEUED} and trainer = ${trainer} and not_before_ms <= ${nowMs}
@@ -227,8 +229,8 @@ export class SqlSessions implements SessionTable {
 
   async waitingTrainers(nowMs: number): Promise<string[]> {
     const { byTrainer } = this.flavor;
-    // Skips through the index from one trainer to the next, because the queue may be long but has few trainers. PostgreSQL would turn
-    // `exists` into a join that reads the whole queue.
+    // The recursion jumps in the index from one trainer to the next, because the queue may be long but has few trainers. The condition
+    // does not use `exists`, which PostgreSQL would turn into a join that reads the whole queue.
     const { rows } = await sql<{ trainer: string }>`
       with recursive waiting (trainer) as (
         select min(trainer) from sessions ${byTrainer} where ${QUEUED}

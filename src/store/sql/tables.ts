@@ -8,7 +8,7 @@ import { SqlSessions } from './sessions.ts';
 import { SqlTasks, SqlTombstones } from './tasks.ts';
 import { SqlDurations, SqlServiceTime } from './times.ts';
 
-/** All tables over one connection, which is in a transaction. */
+/** Creates all tables over one connection, which must be in a transaction. */
 export function tablesOver(db: QueryBuilder, flavor: SqlFlavor): StoreTables {
   return {
     tasks: new SqlTasks(db, flavor),

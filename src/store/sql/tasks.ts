@@ -17,8 +17,8 @@ export class SqlTasks implements TaskTable {
   async reserve(taskId: string | null, idempotencyKey: string | null): Promise<void> {
     const { taskIdLock } = this.flavor;
     if (taskIdLock === null) return;
-    // Ids contain no colon, so the lock of a key never equals the lock of an id. The order is always the same, so that two submits
-    // cannot wait for each other.
+    // Ids contain no colon, so the lock of an idempotency key never equals the lock of a task id. The two are always locked in this order,
+    // so that two submits cannot wait for each other.
     if (taskId !== null) await taskIdLock(taskId).execute(this.db);
     if (idempotencyKey !== null) await taskIdLock(`key:${idempotencyKey}`).execute(this.db);
   }
@@ -130,8 +130,8 @@ export class SqlTasks implements TaskTable {
 }
 
 /**
- * A task that is cancelled before it is submitted has no row to lock. Where several servers write concurrently, submits and cancels lock
- * the id instead, so that of two concurrent ones the later sees the effect of the earlier.
+ * The ids of tasks that were cancelled before they were submitted. Such a task has no row that could be locked. When several servers can
+ * write concurrently, submits and cancels therefore lock the id, so that of two concurrent ones the later sees the effect of the earlier.
  */
 export class SqlTombstones implements TombstoneTable {
   private readonly db: QueryBuilder;

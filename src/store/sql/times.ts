@@ -2,7 +2,10 @@ import { sql } from 'kysely';
 import type { DurationTable, ServiceTimeTable } from '../store.ts';
 import type { QueryBuilder, SqlFlavor } from './database.ts';
 
-/** Weight of a new duration once a few are known. Recent durations count more, because the policy changes. */
+/**
+ * Lowest weight of a new duration in the running mean. It applies once a few durations are known, and makes recent ones count more,
+ * because the policy changes.
+ */
 const NEWEST_WEIGHT = 0.3;
 
 export class SqlDurations implements DurationTable {
@@ -37,7 +40,8 @@ export class SqlDurations implements DurationTable {
       .values({ duration_key: key, mean_ms: ms, samples: 1 })
       .onConflict((conflict) =>
         conflict.column('duration_key').doUpdateSet({
-          // A plain mean of the first durations, then one in which older durations lose weight.
+          // The first durations get equal weights. Afterwards every new duration has at least the lowest weight, so that older ones count
+          // less and less.
           mean_ms: sql<number>`durations.mean_ms + (${ms} - durations.mean_ms) * ${sql.raw(this.flavor.greatest)}(${NEWEST_WEIGHT}, 1.0 / (durations.samples + 1))`,
           samples: sql<number>`durations.samples + 1`,
         }),

@@ -6,10 +6,10 @@ import { FloeError } from '../../core/errors.ts';
 import type { Database, QueryBuilder } from '../sql/database.ts';
 import { checkFormat, createTables, readFormat, readFormatOfFile } from './schema.ts';
 
-/** How long a write waits for another process that has locked the file, such as a backup, before it fails. */
+/** Longest time that a write waits for another process that has locked the file, such as a backup, before the write fails. */
 const BUSY_TIMEOUT_MS = 5_000;
 
-/** There are about forty distinct statements. Those beyond the limit are compiled each time they run. */
+/** Most compiled statements that are kept. There are about forty distinct ones; any beyond this number are compiled each time they run. */
 const STATEMENT_CACHE_SIZE = 200;
 
 export type SqliteConnection = {
@@ -18,8 +18,8 @@ export type SqliteConnection = {
 };
 
 /**
- * Opens the file with write-ahead log and full sync, so that a commit survives a power failure, and creates the tables if it is empty.
- * Throws `setup_failed` when the file cannot be used or has another format.
+ * Opens the file for writing, with a write-ahead log and full sync, so that a commit survives a power failure. Creates the tables if the
+ * database is empty. Throws `setup_failed` when the file cannot be used or has another format.
  */
 export function openConnection(path: string): SqliteConnection {
   return connect(path, (raw) => {
@@ -31,7 +31,7 @@ export function openConnection(path: string): SqliteConnection {
   });
 }
 
-/** Opens a second connection to the file that only reads and never waits for the writer. Throws `setup_failed`. */
+/** Opens a second connection to the file, which can only read and never waits for the writer. Throws `setup_failed`. */
 export function openReader(path: string): SqliteConnection {
   return connect(path, (raw) => raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma query_only = on`));
 }
@@ -58,7 +58,7 @@ function connect(path: string, prepare: (raw: Libsql.Database) => void): SqliteC
   };
 }
 
-/** Keeps compiled statements, because compiling most of them costs more than running them. */
+/** Keeps compiled statements for reuse, because compiling most of them takes longer than running them. */
 class CachingDatabase implements SqliteDatabase {
   private readonly raw: Libsql.Database;
   private readonly statements = new Map<string, SqliteStatement>();

@@ -2,7 +2,10 @@ import { closeSync, existsSync, openSync, readSync } from 'node:fs';
 import type Libsql from 'libsql';
 import { SCHEMA_FORMAT, wrongFormat } from '../sql/database.ts';
 
-/** The beginning of every SQLite file, and the position of `user_version` in it (https://www.sqlite.org/fileformat.html). */
+/**
+ * The first bytes of every SQLite file, and the position of the number `user_version` in the file
+ * (https://www.sqlite.org/fileformat.html).
+ */
 const MAGIC = Buffer.from('SQLite format 3\0');
 const USER_VERSION_OFFSET = 60;
 const HEADER_BYTES = 64;
@@ -171,26 +174,27 @@ const SCHEMA = `
   ) strict;
 `;
 
-/** Creates the tables in an empty database, all or nothing. */
+/** Creates the tables in an empty database, either all or none. */
 export function createTables(raw: Libsql.Database): void {
   raw.exec(`begin immediate; ${SCHEMA}; pragma user_version = ${SCHEMA_FORMAT}; commit`);
 }
 
-/** Throws `setup_failed` for a format that this floe cannot use. 0 is that of an empty database. */
+/** Throws `setup_failed` for a format that this floe cannot use. The format of an empty database is 0. */
 export function checkFormat(format: number, path: string): void {
   if (format === 0 || format === SCHEMA_FORMAT) return;
   throw wrongFormat(path, format, 'move the file away, or start with an empty data directory');
 }
 
-/** The format of an open database, which is kept in `user_version`. */
+/** Returns the format of an open database, which is stored in `user_version`. */
 export function readFormat(raw: Libsql.Database): number {
   const [row] = raw.prepare('pragma user_version').all() as { user_version: number }[];
   return row?.user_version ?? 0;
 }
 
 /**
- * The format in the header of a database file; 0 when there is no such file. It is read without SQLite, which would create a write-ahead
- * log next to a file that is about to be refused. A format that is still in a write-ahead log is not seen: see {@link readFormat}.
+ * Returns the format in the header of a database file; 0 when there is no such file. The file is read without SQLite, which would create a
+ * write-ahead log next to a file that is about to be refused. A format that is still in a write-ahead log is not seen here: see {@link
+ * readFormat}.
  */
 export function readFormatOfFile(path: string): number {
   if (!existsSync(path)) return 0;

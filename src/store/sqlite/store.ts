@@ -6,10 +6,10 @@ import type { Store, StoreTables } from '../store.ts';
 import { openConnection, openReader, type SqliteConnection } from './connection.ts';
 import { SQLITE_FLAVOR } from './flavor.ts';
 
-/** Most transactions that share one commit. Bounds how long the first of them waits for the last. */
+/** Most transactions that are committed together. It bounds how long the first of them waits for the last. */
 const MAX_BATCH = 64;
 
-/** A transaction that waits for its turn. */
+/** A transaction that waits to be run, with the functions that settle its caller's promise. */
 type PendingTransaction = {
   readonly work: (tables: StoreTables) => Promise<unknown>;
   readonly resolve: (value: unknown) => void;
@@ -17,9 +17,9 @@ type PendingTransaction = {
 };
 
 /**
- * The embedded store: one SQLite file with one writer. Transactions that wait concurrently are committed together, each in its own
- * savepoint, so that they share the cost of the disk's sync; none is acknowledged before that commit. Reads use a separate connection
- * and see at least everything that was committed when they were called.
+ * The embedded store: one SQLite file with one writer. Transactions that wait at the same time are committed together, each in a separate
+ * savepoint, so that they share the cost of the disk's sync; none is acknowledged before that commit. Reads use a separate connection and
+ * see at least everything that was committed when they were called.
  */
 export class SqliteStore implements Store {
   private readonly writer: TransactionQueue;
@@ -31,7 +31,7 @@ export class SqliteStore implements Store {
     this.reader = reader === null ? this.writer : new TransactionQueue(reader, 'begin');
   }
 
-  /** `path` is a file, which is created if it is missing, or `:memory:`. Throws `setup_failed`. */
+  /** Opens a store. `path` is a file, which is created if it is missing, or `:memory:`. Throws `setup_failed`. */
   static open(path: string): SqliteStore {
     const writer = openConnection(path);
     return new SqliteStore(writer, path === ':memory:' ? null : openReader(path));
@@ -45,7 +45,7 @@ export class SqliteStore implements Store {
     return this.closed ? refused() : this.reader.run(work);
   }
 
-  /** Does nothing, because only one server uses the file. */
+  /** Does nothing, because no other server can use the file. */
   announce(): void {}
 
   listen(): () => void {
@@ -83,7 +83,7 @@ class TransactionQueue {
     });
   }
 
-  /** Waits for the pending transactions, then closes the connection. May be called repeatedly. */
+  /** Waits for the pending transactions, then closes the connection. May be called more than once. */
   close(): Promise<void> {
     this.closing ??= this.end();
     return this.closing;
@@ -95,7 +95,8 @@ class TransactionQueue {
   }
 
   private async drain(): Promise<void> {
-    // Lets all transactions of this turn of the event loop join the first batch and share its sync to disk.
+    // Waits until all transactions of this turn of the event loop are pending, so that they join the first batch and share its sync to
+    // disk.
     await new Promise(setImmediate);
     try {
       await this.connection.kysely.connection().execute(async (kysely) => {
@@ -103,16 +104,17 @@ class TransactionQueue {
       });
     } finally {
       this.draining = null;
-      // A transaction that was added after the last check of the loop found this drain still set, so it is started here.
+      // A transaction that was added after the loop had ended did not start a new drain, because this one was still set. It is started
+      // here.
       if (this.pending.length > 0) this.draining = this.drain();
     }
   }
 
-  /** Never throws, because a failure rejects the promises of the batch's transactions. */
+  /** Runs and commits a batch of transactions. Never throws: a failure rejects the promises of the batch's callers. */
   private async commitBatch(kysely: QueryBuilder, batch: readonly PendingTransaction[]): Promise<void> {
     const settle: (() => void)[] = [];
     try {
-      // A disk failure may have prevented the rollback of the previous batch.
+      // Ends the transaction of the previous batch, whose rollback a failure of the disk may have prevented.
       await this.rollback(kysely);
       await run(kysely, this.begin);
       const tables = tablesOver(kysely, SQLITE_FLAVOR);
@@ -121,7 +123,7 @@ class TransactionQueue {
     } catch (thrown) {
       const error = asStoreError(thrown);
       for (const pending of batch) pending.reject(error);
-      // If this fails too, the next batch repeats it.
+      // If this rollback fails as well, the next batch repeats it.
       await this.rollback(kysely).catch(() => {});
       return;
     }
@@ -132,7 +134,10 @@ class TransactionQueue {
     if (this.connection.inTransaction()) await run(kysely, sql`rollback`);
   }
 
-  /** Returns a function that settles the transaction after the commit. Throws only when the whole batch is lost. */
+  /**
+   * Runs one transaction of the batch. Returns a function that resolves or rejects the caller's promise, to be called after the batch has
+   * committed. Throws only when the whole batch has been rolled back.
+   */
   private async runOne(kysely: QueryBuilder, tables: StoreTables, pending: PendingTransaction): Promise<() => void> {
     await run(kysely, sql`savepoint one`);
     try {
@@ -140,7 +145,7 @@ class TransactionQueue {
       await run(kysely, sql`release one`);
       return () => pending.resolve(value);
     } catch (thrown) {
-      // When the disk is full, SQLite itself rolls the whole transaction back.
+      // When the disk is full, SQLite rolls back the whole batch, so the savepoint no longer exists.
       if (!this.connection.inTransaction()) throw thrown;
       await run(kysely, sql`rollback to one`);
       await run(kysely, sql`release one`);
@@ -153,7 +158,7 @@ async function run(kysely: QueryBuilder, statement: RawBuilder<unknown>): Promis
   await statement.execute(kysely);
 }
 
-/** Turns SQLite's failures into `store_unavailable`. A violated constraint is a defect and stays as it is. */
+/** Converts SQLite's failures to `store_unavailable`. A violated constraint is a defect and is returned unchanged. */
 function asStoreError(thrown: unknown): unknown {
   if (FloeError.is(thrown) || !(thrown instanceof Error) || !('code' in thrown)) return thrown;
   const code = String(thrown.code);

@@ -5,30 +5,32 @@ import { MemoryState, type RowChange } from './state.ts';
 import { tablesOf } from './tables.ts';
 
 /**
- * How a write to disk ended. `synced`: it is durable. `refused`: nothing was written. `unknown`: it is durable, but the caller gets an
- * error, as when a connection breaks during the commit.
+ * How a sync to disk ended. `synced`: the changes are durable. `refused`: nothing was written. `unknown`: the changes are durable, but the
+ * caller gets an error, as when a connection breaks during the commit.
  */
 export type SyncOutcome = 'synced' | 'refused' | 'unknown';
 
-/** The disk of a database. Simulations pass one that fails. */
+/** The disk to which a database is synced. Simulations pass one that fails. */
 export interface Disk {
   sync(): Promise<SyncOutcome>;
-  /** Whether the transaction that has just run conflicts with another one, so that it is rolled back and repeated. */
+  /**
+   * Whether the transaction that has just run is to be treated as conflicting with another one, so that it is rolled back and repeated.
+   */
   interrupts(): boolean;
-  /** Called with the changes of a transaction once they are durable, before the caller gets its result. Must not throw. */
+  /** Called with the changes of a transaction when they are durable, before the caller gets its result. Must not throw. */
   committed(changes: readonly RowChange[]): void;
 }
 
 const FLAWLESS_DISK: Disk = { sync: async () => 'synced', interrupts: () => false, committed: () => {} };
 
-/** Rows in memory that several connections share. Transactions run and are synced one after the other. */
+/** A database in memory that several stores share. Transactions run and are synced one after the other. */
 export class MemoryDatabase {
   readonly state = new MemoryState();
   private readonly tables: StoreTables;
   private readonly disk: Disk;
   private readonly listeners = new Set<{ readonly owner: object; readonly listener: (message: string) => void }>();
   private turn: Promise<unknown> = Promise.resolve();
-  /** Visible changes that would be lost in a power failure. */
+  /** Changes that are visible to transactions but not synced yet, and would be lost in a power failure. */
   private unsynced: RowChange[] = [];
   private powerFailures = 0;
 
@@ -37,19 +39,19 @@ export class MemoryDatabase {
     this.tables = tablesOf(this.state);
   }
 
-  /** Like `Store.transaction`. */
+  /** Runs `work` in one transaction; see `Store.transaction`. */
   run<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
     const result = this.turn.then(() => this.runAlone(work));
     this.turn = result.catch(() => undefined);
     return result;
   }
 
-  /** Resolves when all transactions that were started so far have ended. */
+  /** Resolves when all transactions that have been started so far have ended. */
   async idle(): Promise<void> {
     await this.turn;
   }
 
-  /** Simulates a power failure: undoes all changes that are not synced. */
+  /** Simulates a power failure: undoes all changes that have not been synced. */
   losePower(): void {
     this.powerFailures++;
     this.state.undo(this.unsynced);
@@ -62,7 +64,7 @@ export class MemoryDatabase {
     return () => this.listeners.delete(entry);
   }
 
-  /** Sends a message to all listeners except those of `owner`. */
+  /** Sends a message to all listeners except those that `owner` subscribed. */
   announce(owner: object, message: string): void {
     for (const entry of [...this.listeners]) if (entry.owner !== owner) entry.listener(message);
   }

@@ -11,7 +11,7 @@ import type {
   TaskRow,
 } from '../../../src/store/rows.ts';
 
-/** One changed row. `before` is `undefined` when the row was added, `after` when it was removed. */
+/** The change of one row. `before` is `undefined` when the row was added, and `after` when it was removed. */
 export type RowChange = {
   readonly table: MemoryTable<unknown>;
   readonly key: string;
@@ -19,7 +19,7 @@ export type RowChange = {
   readonly after: unknown;
 };
 
-/** Rows by key. Rows are never changed in place, so a change is undone by restoring the old row. */
+/** A table in memory: rows by their key. A row is never changed in place, so a change is undone by restoring the previous row. */
 export class MemoryTable<Row> {
   readonly name: string;
   private readonly rows = new Map<string, Row>();
@@ -39,7 +39,10 @@ export class MemoryTable<Row> {
     this.rows.set(key, row);
   }
 
-  /** Returns the changed row. Does nothing when there is no such row, like an update in SQL. */
+  /**
+   * Changes fields of a row, and returns the changed row. Does nothing and returns `undefined` when there is no such row, like an update
+   * in SQL.
+   */
   patch(key: string, patch: Partial<Row>): Row | undefined {
     const row = this.rows.get(key);
     if (row === undefined) return undefined;
@@ -72,19 +75,19 @@ export class MemoryTable<Row> {
   }
 }
 
-/** The number that a sequence assigned last. */
+/** A sequence of numbers. `last` is the number that it assigned last. */
 export type Sequence = { readonly last: number };
 
 export type StoredTask = TaskRow & { readonly order_no: number };
 
-/** The rows of one database, and the changes that are not durable yet. */
+/** All tables of one database, and the changes since they were last taken. */
 export class MemoryState {
   private changes: RowChange[] = [];
   readonly tasks: MemoryTable<StoredTask>;
   readonly sessions: MemoryTable<SessionRow>;
-  /** By session. */
+  /** The key is the session id. */
   readonly results: MemoryTable<ResultRow>;
-  /** By session and epoch. */
+  /** The key contains the session id and the epoch. */
   readonly deliveries: MemoryTable<DeliveryRow>;
   readonly nodes: MemoryTable<NodeRow>;
   readonly callbacks: MemoryTable<CallbackRow>;
@@ -119,19 +122,19 @@ export class MemoryState {
     return last;
   }
 
-  /** The last assigned number; 0 when there is none. */
+  /** Returns the number that a sequence assigned last; 0 when it has assigned none. */
   lastOf(sequence: 'task' | 'session' | 'cursor'): number {
     return this.sequences.get(sequence)?.last ?? 0;
   }
 
-  /** The changes since the last call, oldest first. */
+  /** Returns the changes since the previous call, oldest first. */
   take(): readonly RowChange[] {
     const taken = this.changes;
     this.changes = [];
     return taken;
   }
 
-  /** Undoes changes that `take` returned, newest first. */
+  /** Undoes changes that `take` returned, starting with the newest. */
   undo(changes: readonly RowChange[]): void {
     for (let i = changes.length - 1; i >= 0; i--) {
       const change = changes[i] as RowChange;

@@ -2,7 +2,9 @@ import { FloeError } from '../../../src/core/errors.ts';
 import type { Store, StoreTables } from '../../../src/store/store.ts';
 import { MemoryDatabase } from './database.ts';
 
-/** A store in memory, for tests and simulations. Several stores on one database share its rows and receive each other's messages. */
+/**
+ * A store in memory, for tests and simulations. Several stores with the same database share its rows and receive each other's messages.
+ */
 export class MemoryStore implements Store {
   private readonly database: MemoryDatabase;
   private closed = false;

@@ -13,9 +13,12 @@ import { MemorySessions } from './sessions.ts';
 import type { MemoryState } from './state.ts';
 import { MemoryTasks } from './tasks.ts';
 
-/** Weight of a new duration once a few are known. Recent durations count more, because the policy changes. */
+/**
+ * Lowest weight of a new duration in the running mean. It applies once a few durations are known, and makes recent ones count more,
+ * because the policy changes.
+ */
 const NEWEST_WEIGHT = 0.3;
-/** The key of the row in tables with one row. */
+/** The key of the only row in a table that has exactly one. */
 const ONLY_ROW = 'only';
 const FIRST_ENGINE_STATE: EngineStateRow = {
   revision: 0,
