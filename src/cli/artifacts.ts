@@ -4,7 +4,7 @@ import { createGunzip } from 'node:zlib';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { json, line, note } from './print.ts';
+import { printJson, printLine, printNote } from './print.ts';
 import { type TarEntry, tarEntries } from './tar-entries.ts';
 
 type Options = ConnectionOptions & { output?: string; list?: boolean };
@@ -37,16 +37,16 @@ async function save(archive: Buffer, file: string, asJson: boolean): Promise<voi
   } catch (thrown) {
     throw new FloeError('setup_failed', `${file} cannot be written: ${(thrown as Error).message}`, { file }, thrown);
   }
-  if (asJson) json({ file, bytes: archive.length });
-  else note(`Wrote ${archive.length} bytes to ${file}.`);
+  if (asJson) printJson({ file, bytes: archive.length });
+  else printNote(`Wrote ${archive.length} bytes to ${file}.`);
 }
 
 async function list(archive: Buffer, asJson: boolean): Promise<void> {
   const unpacked = Readable.from([archive]).pipe(createGunzip());
   try {
     for await (const entry of tarEntries(unpacked)) {
-      if (asJson) json(entry);
-      else line(formatEntry(entry));
+      if (asJson) printJson(entry);
+      else printLine(formatEntry(entry));
     }
   } catch (thrown) {
     if (FloeError.is(thrown)) throw thrown;

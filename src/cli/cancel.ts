@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { json, line } from './print.ts';
+import { printJson, printLine } from './print.ts';
 
 export function registerCancel(program: Command): void {
   withConnectionOptions(
@@ -9,13 +9,13 @@ export function registerCancel(program: Command): void {
     await withClient(options, async (client) => {
       if (id.startsWith('ses_')) {
         const session = await client.cancelSession(id);
-        if (options.json) json(session);
-        else line(`session ${id}: ${session.status}`);
+        if (options.json) printJson(session);
+        else printLine(`session ${id}: ${session.status}`);
         return;
       }
       const task = await client.cancel(id);
-      if (options.json) json(task);
-      else line(`task ${id}: ${task.status}, ${task.completed_sessions} of ${task.total_sessions} sessions ended`);
+      if (options.json) printJson(task);
+      else printLine(`task ${id}: ${task.status}, ${task.completed_sessions} of ${task.total_sessions} sessions ended`);
     });
   });
 }

@@ -18,7 +18,7 @@ import {
 } from './cluster-jobs.ts';
 import { waitFor } from './cluster-wait.ts';
 import { countOption } from './options.ts';
-import { json, line, note, table } from './print.ts';
+import { formatTable, printJson, printLine, printNote } from './print.ts';
 import { readYamlFile } from './yaml-file.ts';
 
 type Options = { config: string; json?: boolean };
@@ -48,8 +48,8 @@ export function registerCluster(program: Command): void {
       .description('end the jobs of a cluster: first nodes and engines, then servers, then the database'),
   ).action(async (options: Options) => {
     const ended = await stop(await readYamlFile(options.config, clusterConfigSchema), systemClock);
-    if (options.json) json({ ended });
-    else line(ended === 0 ? 'No job was running.' : `${ended} jobs have ended.`);
+    if (options.json) printJson({ ended });
+    else printLine(ended === 0 ? 'No job was running.' : `${ended} jobs have ended.`);
   });
   cluster
     .command('wait <url>')
@@ -76,10 +76,10 @@ function withConfig(command: Command): Command {
 async function showScripts(plan: readonly PlannedJob[], out: string | undefined): Promise<void> {
   if (out !== undefined) {
     await writeScripts(out, plan);
-    for (const { file } of plan) line(join(out, file));
+    for (const { file } of plan) printLine(join(out, file));
     return;
   }
-  for (const { file, script } of plan) line(`# ---- ${file}\n${script}`);
+  for (const { file, script } of plan) printLine(`# ---- ${file}\n${script}`);
 }
 
 async function start(config: ClusterConfig, plan: readonly PlannedJob[], options: SlurmOptions): Promise<void> {
@@ -97,15 +97,15 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
   const folder = options.out ?? files.scripts;
   await writeScripts(folder, plan);
   const submitted = await submitAll(config, plan, folder);
-  if (options.json) return json({ ...submitted, servers: `file:${files.servers}`, token_file: files.token });
-  line(
-    table(
+  if (options.json) return printJson({ ...submitted, servers: `file:${files.servers}`, token_file: files.token });
+  printLine(
+    formatTable(
       ['job', 'id', 'count'],
       submitted.jobs.map((job) => [job.name, job.job_id, job.count]),
     ),
   );
-  line(`\nexport FLOE_URL=file:${files.servers}`);
-  line(`floe status --token-file ${files.token}`);
+  printLine(`\nexport FLOE_URL=file:${files.servers}`);
+  printLine(`floe status --token-file ${files.token}`);
 }
 
 /** Submits all jobs of a plan. Cancels those that were submitted when one of them is refused. */
@@ -133,12 +133,12 @@ async function status(config: ClusterConfig, options: Options): Promise<void> {
   const { jobs } = await readSubmitted(config);
   const queued = await queuedJobs(jobs.map((job) => job.job_id));
   const nameOf = (arrayId: string): string => jobs.find((job) => job.job_id === arrayId)?.name ?? '';
-  if (options.json) return json({ jobs: queued.map((job) => ({ name: nameOf(job.arrayId), ...job })) });
+  if (options.json) return printJson({ jobs: queued.map((job) => ({ name: nameOf(job.arrayId), ...job })) });
   if (jobs.length === 0)
-    return line(`The cluster was never started. Start it with: floe cluster slurm --config ${options.config}`);
-  if (queued.length === 0) return line('All jobs have ended.');
-  line(
-    table(
+    return printLine(`The cluster was never started. Start it with: floe cluster slurm --config ${options.config}`);
+  if (queued.length === 0) return printLine('All jobs have ended.');
+  printLine(
+    formatTable(
       ['job', 'id', 'state', 'host', 'for', 'reason'],
       queued.map((job) => [nameOf(job.arrayId), job.id, job.state, job.host, job.elapsed, job.reason]),
     ),
@@ -174,7 +174,7 @@ async function untilEnded(ids: readonly string[], clock: Clock): Promise<void> {
     if (remaining.length === 0) return;
     if (clock.monotonicMs() < deadline || cancelled) continue;
     const remainingIds = remaining.map((job) => job.id);
-    note(`The jobs ${remainingIds.join(', ')} did not end within ${DRAIN_SECONDS} s and are cancelled.`);
+    printNote(`The jobs ${remainingIds.join(', ')} did not end within ${DRAIN_SECONDS} s and are cancelled.`);
     await cancelJobs(remainingIds);
     cancelled = true;
   }

@@ -11,7 +11,7 @@ import { type DemoRun, type DemoTask, demoTasks, runDemo, startDemo, writeTraces
 import { harnessDir } from './home.ts';
 import { waitForSignal } from './lifetime.ts';
 import { countOption } from './options.ts';
-import { json, line, note, paint, table } from './print.ts';
+import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
 
 type Options = { keep?: boolean; json?: boolean; samples: string; backend?: RuntimeBackend };
 
@@ -30,11 +30,11 @@ async function demo(options: Options): Promise<void> {
   const samples = countOption('--samples', options.samples);
   const { tasks, skipped } = demoTasks();
   for (const { name, missing } of skipped)
-    note(paint('yellow', `Task ${name} is skipped because ${missing} is not installed.`));
+    printNote(paint('yellow', `Task ${name} is skipped because ${missing} is not installed.`));
   const choice: BackendChoice =
     options.backend === undefined ? await chooseBackend() : await requireBackend(options.backend);
-  if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
-  await installHarness('pi', { cacheDir: harnessDir(), log: (text) => note(`▸ ${text}`) });
+  if (choice.problem !== null) printNote(paint('yellow', isolationWarning(choice.problem)));
+  await installHarness('pi', { cacheDir: harnessDir(), log: (text) => printNote(`▸ ${text}`) });
 
   const home = join(process.cwd(), '.floe');
   const dir = join(home, 'demo');
@@ -59,7 +59,7 @@ type Job = {
 async function runIn(dir: string, { tasks, samples, backend, options }: Job): Promise<void> {
   const stack = await startDemo(dir, tasks, backend);
   try {
-    note(`▸ ${tasks.length} tasks × ${samples} samples, pi in ${backend}, engine ${stack.sim.url}`);
+    printNote(`▸ ${tasks.length} tasks × ${samples} samples, pi in ${backend}, engine ${stack.sim.url}`);
     const run = await runDemo(stack, tasks, samples);
     const report = checkAgainstLedger(run.results, stack.sim.ledger.entries(), 'processed');
     await writeTraces(join(dir, 'traces'), run);
@@ -82,12 +82,12 @@ async function requireBackend(backend: RuntimeBackend): Promise<BackendChoice> {
 }
 
 async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promise<void> {
-  line();
-  line(`rollout server  ${stack.serverUrl}`);
-  line(`engine          ${stack.sim.url}  (ledger: ${stack.sim.url}/__sim/ledger)`);
-  line(`use it          export FLOE_URL=${stack.serverUrl} FLOE_TOKEN=${stack.token}`);
-  line('                npx floe status; npx floe submit examples/tasks/py-roman/task.yaml --watch');
-  line('Press Ctrl-C to stop.');
+  printLine();
+  printLine(`rollout server  ${stack.serverUrl}`);
+  printLine(`engine          ${stack.sim.url}  (ledger: ${stack.sim.url}/__sim/ledger)`);
+  printLine(`use it          export FLOE_URL=${stack.serverUrl} FLOE_TOKEN=${stack.token}`);
+  printLine('                npx floe status; npx floe submit examples/tasks/py-roman/task.yaml --watch');
+  printLine('Press Ctrl-C to stop.');
   await waitForSignal();
 }
 
@@ -103,7 +103,7 @@ function printSummary(
   const completed = results.filter((result) => result.outcome === 'completed').length;
   const meanReward = mean(results);
   if (asJson) {
-    json({
+    printJson({
       sessions: results.length,
       completed,
       mean_reward: meanReward,
@@ -115,28 +115,32 @@ function printSummary(
     });
     return;
   }
-  line();
-  line(
-    table(
+  printLine();
+  printLine(
+    formatTable(
       ['task', 'completed', 'mean reward', 'turns', 'traces', 'trainable tokens', 'seconds each'],
       tasks.map((task) => taskRow(task, run)),
     ),
   );
-  line();
+  printLine();
   for (const result of results.filter((other) => other.error !== null)) {
-    line(paint('yellow', `${result.session_id}: ${result.error?.code}: ${result.error?.message}`));
+    printLine(paint('yellow', `${result.session_id}: ${result.error?.code}: ${result.error?.message}`));
   }
   for (const mismatch of report.mismatches.slice(0, 10)) {
-    line(paint('red', `${mismatch.session_id} ${mismatch.completion_id ?? ''} ${mismatch.what}: ${mismatch.detail}`));
+    printLine(
+      paint('red', `${mismatch.session_id} ${mismatch.completion_id ?? ''} ${mismatch.what}: ${mismatch.detail}`),
+    );
   }
   const share = report.trainable_tokens === 0 ? 0 : (100 * report.exact_context_tokens) / report.trainable_tokens;
   if (report.trainable_tokens > 0) {
-    line(
+    printLine(
       `Every trainable token was compared with the engine's ledger; ${share.toFixed(1)} % were sampled in exactly the context that they are trained in.`,
     );
   }
-  line(`traces: ${relative(process.cwd(), traceDir)}/traces.jsonl, with one file per session in the same directory`);
-  line(
+  printLine(
+    `traces: ${relative(process.cwd(), traceDir)}/traces.jsonl, with one file per session in the same directory`,
+  );
+  printLine(
     `demo: ${results.length} sessions, ${completed} completed, mean reward ${meanReward?.toFixed(3) ?? 'none'}, ` +
       `${report.traces} traces, ${report.trainable_tokens} trainable tokens, ledger mismatches ${report.mismatches.length}`,
   );

@@ -19,7 +19,7 @@ import {
 } from '../schema/index.ts';
 import { checkAgainstLedger, type LedgerReport, type ScenarioInput, type SimServer, startSim } from '../sim/index.ts';
 import type { BackendChoice } from './backend.ts';
-import { line, paint } from './print.ts';
+import { paint, printLine } from './print.ts';
 import { startNode, startServer } from './stack.ts';
 
 /** The result of one check. `remedy` is one line with what to do; `null` when there is nothing to do. */
@@ -43,8 +43,8 @@ function failed(part: string, text: string, remedy: string | null): Finding {
 
 /** Prints a finding, and its remedy in a second line. */
 export function printFinding({ part, ok, text, remedy }: Finding): void {
-  line(`${ok ? paint('green', 'ok  ') : paint('red', 'lack')}  ${part.padEnd(PART_COLUMNS)} ${text}`);
-  if (remedy !== null) line(`      ${' '.repeat(PART_COLUMNS)} → ${remedy}`);
+  printLine(`${ok ? paint('green', 'ok  ') : paint('red', 'fail')}  ${part.padEnd(PART_COLUMNS)} ${text}`);
+  if (remedy !== null) printLine(`      ${' '.repeat(PART_COLUMNS)} → ${remedy}`);
 }
 
 /** Number of last characters of each output stream that a hint shows: they mostly contain the reason. */

@@ -8,7 +8,7 @@ import { chooseBackend, probeBackends } from './backend.ts';
 import { examineHarness, type Finding, printFinding } from './doctor-harness.ts';
 import { floeHome, harnessDir } from './home.ts';
 import { waitForSignal } from './lifetime.ts';
-import { json } from './print.ts';
+import { printJson } from './print.ts';
 
 type Options = {
   engine?: string;
@@ -49,7 +49,7 @@ export function registerDoctor(program: Command): void {
         process.exitCode = INTERRUPTED_EXIT_CODE;
         return;
       }
-      if (options.json) json({ findings });
+      if (options.json) printJson({ findings });
       else for (const finding of findings) printFinding(finding);
       if (findings.some((finding) => !finding.ok)) process.exitCode = 1;
     });

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import type { EngineChange, EngineSpecInput, EnginesStatus, PauseMode } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { json, line, note, paint, table } from './print.ts';
+import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
 import { engineKey } from './secrets.ts';
 
 type ChangeOptions = ConnectionOptions & { wait?: string };
@@ -26,7 +26,7 @@ export function registerEngines(program: Command): void {
   ).action((options: ConnectionOptions) =>
     withClient(options, async (client) => {
       const status = await client.engines();
-      if (options.json) json(status);
+      if (options.json) printJson(status);
       else printStatus(status);
     }),
   );
@@ -119,14 +119,14 @@ function limitsOf({ requestsPerMinute, tokensPerMinute }: AddOptions): Pick<Engi
 
 function printChange(change: EngineChange, options: ConnectionOptions): void {
   if (options.json) {
-    json(change);
+    printJson(change);
     return;
   }
   const nodes = change.done.length === 1 ? 'node' : 'nodes';
-  line(`revision ${change.revision}: applied by ${change.done.length} ${nodes}`);
-  if (change.pending.length > 0) note(`Not yet applied by ${change.pending.join(', ')}.`);
+  printLine(`revision ${change.revision}: applied by ${change.done.length} ${nodes}`);
+  if (change.pending.length > 0) printNote(`Not yet applied by ${change.pending.join(', ')}.`);
   for (const { node_id, engine_id, message } of change.problems) {
-    note(`${paint('red', 'problem')} ${node_id}: ${engine_id}: ${message}`);
+    printNote(`${paint('red', 'problem')} ${node_id}: ${engine_id}: ${message}`);
   }
   if (change.problems.length > 0) process.exitCode = 1;
 }
@@ -134,7 +134,7 @@ function printChange(change: EngineChange, options: ConnectionOptions): void {
 /** Prints the policy version, a table of the engines on each node, and their problems. */
 function printStatus(status: EnginesStatus): void {
   const paused = status.paused === null ? '' : `, paused (${status.paused}, calls ${status.while_paused})`;
-  line(`policy version ${status.policy_version ?? 'not set'}${paused}`);
+  printLine(`policy version ${status.policy_version ?? 'not set'}${paused}`);
   const rows = status.engines.flatMap((engine) => {
     const nodes = engine.nodes.length > 0 ? engine.nodes : [null];
     return nodes.map((node) => [
@@ -148,13 +148,14 @@ function printStatus(status: EnginesStatus): void {
       node?.info?.inflight ?? null,
     ]);
   });
-  line(table(['engine', 'kind', 'pool', 'node', 'state', 'prompts', 'version', 'in flight'], rows));
+  printLine(formatTable(['engine', 'kind', 'pool', 'node', 'state', 'prompts', 'version', 'in flight'], rows));
   for (const engine of status.engines) {
     for (const { node_id, problem } of engine.nodes) {
-      if (problem !== null) note(`${paint('red', 'problem')} ${node_id}: ${engine.engine_id}: ${problem}`);
+      if (problem !== null) printNote(`${paint('red', 'problem')} ${node_id}: ${engine.engine_id}: ${problem}`);
     }
   }
-  if (status.engines.length === 0) line('No engine is registered. Add one with: floe engines add http://HOST:PORT');
+  if (status.engines.length === 0)
+    printLine('No engine is registered. Add one with: floe engines add http://HOST:PORT');
 }
 
 /** Describes the form in which an engine accepts prompts. */

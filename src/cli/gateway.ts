@@ -10,7 +10,7 @@ import { floeHome, harnessDir } from './home.ts';
 import { displacedError, waitForSignal } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
 import { levelOption, secondsOption } from './options.ts';
-import { json, line, note, paint } from './print.ts';
+import { paint, printJson, printLine, printNote } from './print.ts';
 import { findToken, TOKEN_FILE, TOKEN_HELP } from './secrets.ts';
 import { startNode } from './stack.ts';
 
@@ -48,7 +48,7 @@ export function registerGateway(program: Command): void {
     const drainSeconds = secondsOption('--drain-seconds', options.drainSeconds);
     const settings = await readSettings(options);
     const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
-    if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
+    if (choice.problem !== null) printNote(paint('yellow', isolationWarning(choice.problem)));
     const node = await startNode(
       nodeConfig(options, {
         ...settings.node,
@@ -62,8 +62,8 @@ export function registerGateway(program: Command): void {
       }),
       createLogger('floe-gateway', levelOption(options.logLevel)),
     );
-    if (options.json) json({ node_id: node.nodeId, control_url: node.controlUrl, proxy_url: node.proxyOrigin });
-    else line(`node ${node.nodeId}: control ${node.controlUrl}, proxy ${node.proxyOrigin}`);
+    if (options.json) printJson({ node_id: node.nodeId, control_url: node.controlUrl, proxy_url: node.proxyOrigin });
+    else printLine(`node ${node.nodeId}: control ${node.controlUrl}, proxy ${node.proxyOrigin}`);
     await runUntilStopped(node, drainSeconds);
   });
 }
@@ -77,14 +77,14 @@ async function runUntilStopped(node: Gateway, drainSeconds: number): Promise<voi
   const displaced = node.takenOver;
   try {
     if ((await Promise.race([displaced, waitForSignal(over.signal)])) === undefined && drainSeconds > 0) {
-      note(`The node is taking no more sessions; running ones have ${drainSeconds} s to finish.`);
+      printNote(`The node is taking no more sessions; running ones have ${drainSeconds} s to finish.`);
       const timeLimit = sleep(systemClock, drainSeconds * 1000, over.signal).catch(() => undefined);
       await Promise.race([node.drain(), displaced, waitForSignal(over.signal), timeLimit]);
     }
   } finally {
     // From here on a signal ends the process immediately.
     over.abort();
-    note('The remaining sessions of this node are ended and return to the queue.');
+    printNote('The remaining sessions of this node are ended and return to the queue.');
     await node.close();
   }
   const takeover = await Promise.race([displaced, Promise.resolve(null)]);

@@ -4,7 +4,7 @@ import { harnessInstalls } from '../harnesses/install/catalog.ts';
 import { harnessStatus, installedBytes, installHarness } from '../harnesses/install/install.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import { harnessDir } from './home.ts';
-import { json, line, note, table } from './print.ts';
+import { formatTable, printJson, printLine, printNote } from './print.ts';
 
 const BYTES_PER_MB = 1_000_000;
 
@@ -36,9 +36,9 @@ async function list(options: { json?: boolean }): Promise<void> {
       return { harness: name, version, dialects: adapters.get(name)?.dialects ?? [], installed, path, bytes };
     }),
   );
-  if (options.json) return json(rows);
-  line(
-    table(
+  if (options.json) return printJson(rows);
+  printLine(
+    formatTable(
       ['harness', 'version', 'dialects', 'MB', 'installed'],
       rows.map(({ harness, version, dialects, installed, path, bytes }) => [
         harness,
@@ -61,6 +61,6 @@ async function install(names: readonly string[], { all = false }: { all?: boolea
   // Unknown names are reported before the first download.
   for (const name of selected) await harnessStatus(name, cacheDir);
   for (const name of selected) {
-    line((await installHarness(name, { cacheDir, log: note })) ?? `${name} needs no installation.`);
+    printLine((await installHarness(name, { cacheDir, log: printNote })) ?? `${name} needs no installation.`);
   }
 }

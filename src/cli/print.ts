@@ -12,18 +12,18 @@ export function paint(style: Style, text: string): string {
 }
 
 /** Prints a line to standard output. */
-export function line(text = ''): void {
+export function printLine(text = ''): void {
   process.stdout.write(`${text}\n`);
 }
 
 /** Prints progress or a remark to standard error, so that scripts can parse standard output. */
-export function note(text: string): void {
+export function printNote(text: string): void {
   process.stderr.write(`${text}\n`);
 }
 
 /** Prints a value as one line of JSON to standard output. */
-export function json(value: unknown): void {
-  line(JSON.stringify(value));
+export function printJson(value: unknown): void {
+  printLine(JSON.stringify(value));
 }
 
 const ESCAPE = String.fromCharCode(27);
@@ -35,7 +35,7 @@ function width(text: string): number {
 }
 
 /** Formats rows in columns that are as wide as their widest cell. Numbers are right-aligned; `null` is shown as a dash. */
-export function table(header: readonly string[], rows: readonly (readonly (string | number | null)[])[]): string {
+export function formatTable(header: readonly string[], rows: readonly (readonly (string | number | null)[])[]): string {
   const cells = rows.map((row) => row.map((cell) => (cell === null ? '-' : String(cell))));
   const widths = header.map((title, i) => Math.max(width(title), ...cells.map((row) => width(row[i] ?? ''))));
   const numeric = header.map(
@@ -55,26 +55,28 @@ export function table(header: readonly string[], rows: readonly (readonly (strin
 /** Prints an error to standard error with a hint how to fix it, or as JSON to standard output. */
 export function printError(error: unknown, asJson: boolean): void {
   if (!FloeError.is(error)) {
-    note(error instanceof Error ? (error.stack ?? error.message) : String(error));
+    printNote(error instanceof Error ? (error.stack ?? error.message) : String(error));
     return;
   }
   if (asJson) {
-    json({ error: { code: error.code, message: error.message, details: error.details, retryable: error.retryable } });
+    printJson({
+      error: { code: error.code, message: error.message, details: error.details, retryable: error.retryable },
+    });
     return;
   }
-  note(`${paint('red', 'error')} ${error.code}: ${error.message}`);
+  printNote(`${paint('red', 'error')} ${error.code}: ${error.message}`);
   if (error.code === 'unauthorized') {
-    note(
+    printNote(
       '  Set the token with --token-file, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe).',
     );
   }
   if (error.code === 'peer_unreachable') {
-    note(
+    printNote(
       '  Is the server running? Start one with floe up, or set its URL with --url or $FLOE_URL (with --ca for a private CA).',
     );
   }
   const issues = error.details.issues;
   if (Array.isArray(issues) && issues.length > 1) {
-    for (const issue of issues as { path: string; message: string }[]) note(`  ${issue.path}: ${issue.message}`);
+    for (const issue of issues as { path: string; message: string }[]) printNote(`  ${issue.path}: ${issue.message}`);
   }
 }

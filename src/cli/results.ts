@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import type { SessionResult } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { json, line, note } from './print.ts';
+import { printJson, printLine, printNote } from './print.ts';
 
 type Options = ConnectionOptions & {
   after?: string;
@@ -34,14 +34,14 @@ export function registerResults(program: Command): void {
       const peek = options.consumer === undefined;
       let cursor = options.after;
       let count = 0;
-      if (!options.json) line(HEADER.join('\t'));
+      if (!options.json) printLine(HEADER.join('\t'));
       for await (const result of client.results({ ...after, ...reader, peek, follow })) {
         cursor = String(result.cursor ?? cursor);
-        if (options.json) json(result);
-        else line(row(result).join('\t'));
+        if (options.json) printJson(result);
+        else printLine(row(result).join('\t'));
         if (++count >= limit) break;
       }
-      if (!options.json) note(`${count} results; continue with: ${nextCommand({ ...options, after: cursor })}`);
+      if (!options.json) printNote(`${count} results; continue with: ${nextCommand({ ...options, after: cursor })}`);
     });
   });
 }

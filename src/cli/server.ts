@@ -6,7 +6,7 @@ import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome } from './home.ts';
 import { waitForSignal } from './lifetime.ts';
 import { levelOption } from './options.ts';
-import { json, line } from './print.ts';
+import { printJson, printLine } from './print.ts';
 import { type ServerSecretOptions, serverSecrets, withSecretOptions } from './secrets.ts';
 import {
   type ListenerOptions,
@@ -73,11 +73,11 @@ export function registerServer(program: Command): void {
       storageOf(options),
     );
     const { url, nodeUrl, adminUrl } = server;
-    if (options.json) json({ url, node_url: nodeUrl, admin_url: adminUrl });
+    if (options.json) printJson({ url, node_url: nodeUrl, admin_url: adminUrl });
     else {
-      line(`rollout server: ${url}  (data in ${dir}${options.auth ? '' : '; NO TOKEN, loopback only'})`);
-      if (nodeUrl !== null) line(`for nodes:      ${nodeUrl}`);
-      if (adminUrl !== null) line(`metrics:        ${adminUrl}/metrics`);
+      printLine(`rollout server: ${url}  (data in ${dir}${options.auth ? '' : '; NO TOKEN, loopback only'})`);
+      if (nodeUrl !== null) printLine(`for nodes:      ${nodeUrl}`);
+      if (adminUrl !== null) printLine(`metrics:        ${adminUrl}/metrics`);
     }
     await waitForSignal();
     await server.close();

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { loadScenarios, startSim } from '../sim/index.ts';
 import { waitForSignal } from './lifetime.ts';
-import { json, line } from './print.ts';
+import { printJson, printLine } from './print.ts';
 
 type Options = {
   host: string;
@@ -45,9 +45,9 @@ export function registerSim(program: Command): void {
         scaleOut: options.scaleOut,
         ...(options.ledger === undefined ? {} : { ledgerFile: options.ledger }),
       });
-      if (options.json) json({ url: sim.url });
+      if (options.json) printJson({ url: sim.url });
       else
-        line(
+        printLine(
           `simulated engine: ${sim.url}  (${options.face === 'sglang' ? 'SGLang' : 'vLLM'}'s API; ledger at ${sim.url}/__sim/ledger)`,
         );
       await waitForSignal();

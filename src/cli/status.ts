@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import { MIB } from '../core/bytes.ts';
 import { nodeState, type RolloutStatus, type TaskSummary } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { json, line, paint, table } from './print.ts';
+import { formatTable, paint, printJson, printLine } from './print.ts';
 
 export function registerStatus(program: Command): void {
   withConnectionOptions(program.command('status').description('show what runs and what limits the throughput'))
@@ -10,7 +10,7 @@ export function registerStatus(program: Command): void {
     .action(async (options: ConnectionOptions & { limits?: boolean }) => {
       await withClient(options, async (client) => {
         const [status, tasks] = [await client.status(), await client.tasks()];
-        if (options.json) return json({ ...status, recent_tasks: tasks });
+        if (options.json) return printJson({ ...status, recent_tasks: tasks });
         printBottleneck(status);
         printSection('sessions', ['status', 'count'], Object.entries(status.sessions).filter(isNotZero));
         printTrainers(status);
@@ -24,18 +24,19 @@ export function registerStatus(program: Command): void {
 function printBottleneck({ bottleneck, holding_back, hints, sessions }: RolloutStatus): void {
   if (bottleneck === null) {
     const why = (sessions.QUEUED ?? 0) > 0 ? 'the nodes have capacity for all queued sessions' : 'no session is queued';
-    line(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: ${why}`);
+    printLine(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: ${why}`);
   } else {
-    line(`${paint('bold', 'bottleneck')}  ${paint('yellow', bottleneck.name)}: ${bottleneck.why}`);
-    line(`  ${bottleneck.remedy}`);
+    printLine(`${paint('bold', 'bottleneck')}  ${paint('yellow', bottleneck.name)}: ${bottleneck.why}`);
+    printLine(`  ${bottleneck.remedy}`);
   }
-  for (const { limit, where, count, what } of holding_back) line(`  ${limit} of ${where} holds back ${count} ${what}`);
+  for (const { limit, where, count, what } of holding_back)
+    printLine(`  ${limit} of ${where} holds back ${count} ${what}`);
   for (const { node_id, setting, value, suggested, why } of hints) {
     // Shows the option of `floe gateway` that sets the value.
     const option = setting.replace(/^max_(\w+)_workers$/, '--$1 ($&)');
-    line(`  ${paint('cyan', 'hint')}: ${option} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
+    printLine(`  ${paint('cyan', 'hint')}: ${option} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
   }
-  line();
+  printLine();
 }
 
 function printTrainers({ trainers }: RolloutStatus): void {
@@ -71,13 +72,13 @@ function printNodes({ nodes, stages }: RolloutStatus): void {
     ]),
   );
   for (const { node_id, healthy, refuses } of nodes) {
-    if (healthy && refuses !== null) line(`Node ${node_id} takes no sessions: ${refuses}`);
+    if (healthy && refuses !== null) printLine(`Node ${node_id} takes no sessions: ${refuses}`);
   }
   if (stages.samples === 0) return;
   const means = [stages.init_ms, stages.running_ms, stages.postrun_ms].map(
     (ms) => `${((ms ?? 0) / 1000).toFixed(2)} s`,
   );
-  line(`means of ${stages.samples} sessions: INIT ${means[0]}, RUNNING ${means[1]}, POSTRUN ${means[2]}\n`);
+  printLine(`means of ${stages.samples} sessions: INIT ${means[0]}, RUNNING ${means[1]}, POSTRUN ${means[2]}\n`);
 }
 
 function printLimits({ limits, counters }: RolloutStatus): void {
@@ -106,9 +107,9 @@ function printSection(
   header: readonly string[],
   rows: readonly (readonly (string | number | null)[])[],
 ): void {
-  line(paint('bold', title));
-  line(table(header, rows));
-  line();
+  printLine(paint('bold', title));
+  printLine(formatTable(header, rows));
+  printLine();
 }
 
 function isNotZero([, count]: readonly [string, number]): boolean {

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { countOption } from './options.ts';
-import { json, line } from './print.ts';
+import { printJson, printLine } from './print.ts';
 import { watchTask } from './watch.ts';
 import { readTaskFile } from './yaml-file.ts';
 
@@ -21,13 +21,13 @@ export function registerSubmit(program: Command): void {
     if (options.taskId !== undefined) task.task_id = options.taskId;
     await withClient(options, async (client) => {
       const reply = await client.submit(task);
-      if (options.json) json(reply);
+      if (options.json) printJson(reply);
       else
-        line(
+        printLine(
           `task ${reply.task_id}: ${reply.session_ids.length} sessions${reply.duplicate ? ' (was submitted before)' : ''}`,
         );
       if (options.watch) await watchTask(client, reply.task_id, options.json === true);
-      else if (!options.json) line(`Follow it with: floe watch ${reply.task_id}`);
+      else if (!options.json) printLine(`Follow it with: floe watch ${reply.task_id}`);
     });
   });
 }

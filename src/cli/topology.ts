@@ -10,7 +10,7 @@ import {
 } from '../deployment/topology.ts';
 import { withClient } from './connection.ts';
 import { countOption } from './options.ts';
-import { json, line, note } from './print.ts';
+import { printJson, printLine, printNote } from './print.ts';
 import { readYamlFile } from './yaml-file.ts';
 
 /** `floe topology …`: checks and applies a file that describes the processes on known machines. */
@@ -25,8 +25,8 @@ export function registerTopology(program: Command): void {
     .action(async (file: string, options: { json?: boolean }) => {
       const checked = await readYamlFile(file, topologySchema);
       const commands = commandsOf(checked);
-      if (options.json) json({ servers: serverUrls(checked), commands });
-      else for (const words of commands) line(words.map(quoteArgument).join(' '));
+      if (options.json) printJson({ servers: serverUrls(checked), commands });
+      else for (const words of commands) printLine(words.map(quoteArgument).join(' '));
     });
   topology
     .command('apply <file>')
@@ -54,9 +54,10 @@ async function apply(topology: Topology, waitSeconds: number, asJson: boolean): 
   await withClient(connection, async (client) => {
     for (const engine of topology.engines) {
       const change = await client.addEngine(engine, { waitSeconds, replace: true });
-      if (asJson) json(change);
-      else line(`${engine.base_url}: revision ${change.revision}, applied by ${change.done.join(', ') || 'no node'}`);
-      for (const { node_id, message } of change.problems) note(`Problem at node ${node_id}: ${message}`);
+      if (asJson) printJson(change);
+      else
+        printLine(`${engine.base_url}: revision ${change.revision}, applied by ${change.done.join(', ') || 'no node'}`);
+      for (const { node_id, message } of change.problems) printNote(`Problem at node ${node_id}: ${message}`);
       if (change.problems.length > 0) process.exitCode = 1;
     }
   });
@@ -86,7 +87,7 @@ export async function withTopology(argv: readonly string[]): Promise<string[]> {
   const only = topology.nodes.length === 1 ? topology.nodes[0]?.id : undefined;
   const id = node.value ?? only;
   if (id === undefined)
-    throw new FloeError('bad_request', '--topology: the file has several nodes; choose one with --node-id');
+    throw new FloeError('bad_request', '--topology: choose one of the nodes in the file with --node-id');
   return [runtime, script, command, ...gatewayArguments(topology, id), ...node.others];
 }
 

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import type { ChatMessage, CompletionRecord, Content, SessionView, Trajectory } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { json, line, paint, table } from './print.ts';
+import { formatTable, paint, printJson, printLine } from './print.ts';
 
 /** Longer texts are cut off after this many characters, unless `--full` is given. */
 const SHOWN_CHARS = 240;
@@ -19,7 +19,7 @@ export function registerTrace(program: Command): void {
       const session = await client.session(id);
       const trajectory = await client.trajectory(id);
       const completions = JSON.parse((await client.completions(id)).toString('utf8')) as CompletionRecord[];
-      if (options.json) return json({ session, trajectory, completions });
+      if (options.json) return printJson({ session, trajectory, completions });
       const shorten = (text: string): string =>
         options.full === true || text.length <= SHOWN_CHARS ? text : `${text.slice(0, SHOWN_CHARS)}…`;
       printHead(session);
@@ -31,21 +31,21 @@ export function registerTrace(program: Command): void {
 
 function printHead(session: SessionView): void {
   const { summary } = session;
-  line(
+  printLine(
     `${paint('bold', session.session_id)}  task ${session.task_id}, sample ${session.sample_index}, attempt ${session.attempt}`,
   );
   if (summary === null) {
-    line(`status ${session.status}`);
+    printLine(`status ${session.status}`);
     return;
   }
   const reward = summary.reward === null ? 'none' : String(summary.reward);
-  line(
+  printLine(
     `outcome ${outcomeColour(summary.outcome)}, reward ${paint('bold', reward)}, ${(summary.timing.total_ms / 1000).toFixed(2)} s`,
   );
   const details = Object.entries(summary.reward_details);
   if (details.length > 0)
-    line(`reward details: ${details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(', ')}`);
-  if (summary.error !== null) line(paint('red', `${summary.error.code}: ${summary.error.message}`));
+    printLine(`reward details: ${details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(', ')}`);
+  if (summary.error !== null) printLine(paint('red', `${summary.error.code}: ${summary.error.message}`));
 }
 
 function outcomeColour(outcome: string): string {
@@ -62,8 +62,8 @@ function printTurn(completion: CompletionRecord, shorten: (text: string) => stri
     completion.undelivered && 'undelivered',
   ];
   const flags = marks.filter(Boolean).join(', ');
-  line();
-  line(
+  printLine();
+  printLine(
     `${paint('bold', `turn ${completion.index}`)}${kind}${thread}  ${paint('cyan', completion.link)}  ` +
       `${completion.usage.prompt_tokens} prompt (${prompt.ids.length} new), ${completion.response_ids.length} sampled, ` +
       `${completion.finish_reason}${flags === '' ? '' : paint('yellow', `  ${flags}`)}`,
@@ -71,17 +71,17 @@ function printTurn(completion: CompletionRecord, shorten: (text: string) => stri
   for (const requestMessage of completion.request.messages) printMessage(requestMessage, shorten);
   const thought = message.reasoning_content?.trim() ?? '';
   const answer = message.content?.trim() ?? '';
-  if (thought !== '') line(indent(paint('dim', `think  ${shorten(thought)}`)));
-  if (answer !== '') line(indent(paint('green', `say    ${shorten(answer)}`)));
+  if (thought !== '') printLine(indent(paint('dim', `think  ${shorten(thought)}`)));
+  if (answer !== '') printLine(indent(paint('green', `say    ${shorten(answer)}`)));
   for (const call of message.tool_calls ?? []) {
-    line(indent(paint('green', `call   ${call.function.name} ${shorten(call.function.arguments)}`)));
+    printLine(indent(paint('green', `call   ${call.function.name} ${shorten(call.function.arguments)}`)));
   }
 }
 
 function printMessage(message: ChatMessage, shorten: (text: string) => string): void {
   // Earlier turns of the assistant are printed as the turns in which they were sampled.
   if (message.role === 'assistant') return;
-  line(indent(`${message.role.padEnd(6)} ${shorten(textOf(message.content))}`));
+  printLine(indent(`${message.role.padEnd(6)} ${shorten(textOf(message.content))}`));
 }
 
 function textOf(content: Content): string {
@@ -95,9 +95,9 @@ function indent(text: string): string {
 }
 
 function printTraces(trajectory: Trajectory): void {
-  line();
-  line(
-    table(
+  printLine();
+  printLine(
+    formatTable(
       ['trace', 'prompt', 'response', 'trained', 'completions', 'reward'],
       trajectory.traces.map((trace) => [
         trace.trace_id,
@@ -111,7 +111,7 @@ function printTraces(trajectory: Trajectory): void {
   );
   const { tokens, exact_context_share: share } = trajectory.audit;
   const excluded = Object.entries(tokens.excluded).map(([reason, count]) => `${count} ${reason}`);
-  line(
+  printLine(
     `sampled ${tokens.sampled} = trained ${tokens.trained} + excluded ${excluded.length === 0 ? 0 : excluded.join(' + ')}; ` +
       `in exact context: ${share === null ? 'nothing trained' : `${(share * 100).toFixed(1)} %`}`,
   );

@@ -10,7 +10,7 @@ import { floeHome, harnessDir } from './home.ts';
 import { displacedError, waitForSignal } from './lifetime.ts';
 import { builderModules, type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
 import { levelOption } from './options.ts';
-import { json, line, note, paint } from './print.ts';
+import { paint, printJson, printLine, printNote } from './print.ts';
 import { type ServerSecretOptions, serverSecrets, withSecretOptions } from './secrets.ts';
 import { type StorageOptions, storageOf, withStorageOptions } from './server-options.ts';
 import { startNode, startServer } from './stack.ts';
@@ -57,7 +57,7 @@ async function up(options: Options): Promise<void> {
   const settings = await readSettings(options);
   const secrets = serverSecrets(options);
   const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
-  if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
+  if (choice.problem !== null) printNote(paint('yellow', isolationWarning(choice.problem)));
 
   const log = createLogger('floe', levelOption(options.logLevel));
   const closers: (() => Promise<unknown>)[] = [];
@@ -94,18 +94,18 @@ async function up(options: Options): Promise<void> {
     );
     closers.push(() => node.close());
     const info = { server: server.url, control: node.controlUrl, proxy: node.proxyOrigin, engines: options.engine };
-    if (options.json) json(info);
+    if (options.json) printJson(info);
     else {
-      line(`rollout server  ${paint('bold', info.server)}  (${tokenSource(options)})`);
-      line(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${info.proxy}`);
+      printLine(`rollout server  ${paint('bold', info.server)}  (${tokenSource(options)})`);
+      printLine(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${info.proxy}`);
       const none = 'none; add one with `floe engines add <URL of vLLM or SGLang>`, or start with --sim';
-      line(`engines         ${info.engines.join(' ') || none}`);
-      line('Submit a task with: floe submit <file> --watch');
+      printLine(`engines         ${info.engines.join(' ') || none}`);
+      printLine('Submit a task with: floe submit <file> --watch');
     }
     const over = new AbortController();
     const takeover = await Promise.race([node.takenOver, waitForSignal(over.signal)]);
     over.abort();
-    note('Shutting down; unfinished sessions return to the queue.');
+    printNote('Shutting down; unfinished sessions return to the queue.');
     if (takeover !== undefined) throw displacedError(takeover);
   } finally {
     await undoAll(closers);

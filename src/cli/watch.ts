@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import type { FloeClient } from '../client/index.ts';
 import type { RolloutEvent, SessionView } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { json, line, paint, table } from './print.ts';
+import { formatTable, paint, printJson, printLine } from './print.ts';
 
 /** The sessions of a group often fail for the same reason, so only this many errors are printed. */
 const MAX_SHOWN_ERRORS = 5;
@@ -26,7 +26,7 @@ export async function watchTask(client: FloeClient, taskId: string, asJson: bool
     if (task.status === 'running') {
       for await (const event of events) {
         if (event.task_id !== taskId) continue;
-        if (asJson) json(event);
+        if (asJson) printJson(event);
         else printEvent(event, seen);
         if (event.type === 'task.completed') break;
       }
@@ -36,14 +36,14 @@ export async function watchTask(client: FloeClient, taskId: string, asJson: bool
   }
   const sessions = await client.sessions(taskId);
   const failed = sessions.filter((session) => session.summary?.error);
-  if (asJson) json({ task_id: taskId, sessions });
+  if (asJson) printJson({ task_id: taskId, sessions });
   else {
-    line(sessionTable(sessions));
+    printLine(sessionTable(sessions));
     for (const { session_id, summary } of failed.slice(0, MAX_SHOWN_ERRORS)) {
-      line(`${paint('red', session_id)} ${summary?.error?.code}: ${summary?.error?.message}`);
+      printLine(`${paint('red', session_id)} ${summary?.error?.code}: ${summary?.error?.message}`);
     }
     if (failed.length > MAX_SHOWN_ERRORS)
-      line(`and ${failed.length - MAX_SHOWN_ERRORS} more; show one with floe trace <session>`);
+      printLine(`and ${failed.length - MAX_SHOWN_ERRORS} more; show one with floe trace <session>`);
   }
   if (failed.length > 0) process.exitCode = 1;
 }
@@ -55,7 +55,7 @@ function printEvent(event: RolloutEvent, seen: Map<string, string>): void {
   seen.set(event.session_id, state);
   const progress = event.turns > 0 ? `, ${event.turns} turns, ${event.sampled_tokens} tokens` : '';
   const end = event.outcome === null ? '' : `: ${event.outcome}, reward ${event.reward ?? 'none'}`;
-  line(`${paint('dim', `#${event.sample_index}`)} ${event.status}${progress}${end}`);
+  printLine(`${paint('dim', `#${event.sample_index}`)} ${event.status}${progress}${end}`);
 }
 
 function sessionTable(sessions: readonly SessionView[]): string {
@@ -71,7 +71,7 @@ function sessionTable(sessions: readonly SessionView[]): string {
     'trainable',
     'total s',
   ];
-  return table(
+  return formatTable(
     header,
     sessions.map((session) => [
       session.sample_index,

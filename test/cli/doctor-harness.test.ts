@@ -16,7 +16,7 @@ import { harnessMissing, itIf } from '../skip.ts';
 const installed = (await harnessStatus('pi', harnessDir())).installed;
 
 const parts = (findings: readonly Finding[]): string[] =>
-  findings.map(({ part, ok }) => `${ok ? 'ok' : 'lack'} ${part}`);
+  findings.map(({ part, ok }) => `${ok ? 'ok' : 'fail'} ${part}`);
 const GOOD = ['ok installed', 'ok runtime', 'ok sandbox', 'ok request', 'ok reply', 'ok session', 'ok tokens'];
 
 function shell(command: string): AgentSpec {
@@ -47,7 +47,7 @@ describe('doctor --harness', () => {
 
   it('shows the end of the output of a program that never called its model', async () => {
     const findings = await examine('echo no such option --model; echo see --help >&2; exit 7');
-    expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'lack request']);
+    expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'fail request']);
     expect(findings.at(-1)).toMatchObject({
       text: 'none reached the proxy; exit code 7',
       remedy: expect.stringMatching(/"no such option --model" and "see --help"/),
@@ -56,7 +56,7 @@ describe('doctor --harness', () => {
 
   it('distinguishes refused calls from absent ones', async () => {
     const findings = await examine(oneCall('hi').replace('policy', 'another-model'));
-    expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'lack request']);
+    expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'fail request']);
     expect(findings.at(-1)?.text).toMatch(/^none was answered: .*another-model/);
   });
 
@@ -67,7 +67,7 @@ describe('doctor --harness', () => {
 
   it('reports a failed exit of a program whose call was answered', async () => {
     const findings = await examine(`${oneCall('hi')}; exit 5`);
-    expect(parts(findings)).toEqual([...GOOD.slice(0, 5), 'lack session']);
+    expect(parts(findings)).toEqual([...GOOD.slice(0, 5), 'fail session']);
     expect(findings.at(-1)?.text).toMatch(/^agent_error: harness_failed: .*exited with 5/);
   });
 
