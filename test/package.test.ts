@@ -8,7 +8,7 @@ import { packageRoot } from '../src/core/package-root.ts';
 const ROOT = packageRoot();
 
 let dir: string;
-/** Paths inside the packed tarball. */
+/** Paths of the files in the packed tarball. */
 let packed: string[];
 
 function run(cwd: string, program: string, ...args: string[]): SpawnSyncReturns<string> {
@@ -19,7 +19,7 @@ function run(cwd: string, program: string, ...args: string[]): SpawnSyncReturns<
   });
 }
 
-/** Runs a module of the empty folder, and returns what it prints. */
+/** Runs a module in the empty folder, and returns what the module prints. */
 function runModule(name: string, text: string): string {
   writeFileSync(join(dir, name), text);
   const { status, stdout, stderr } = run(dir, process.execPath, name);

@@ -49,7 +49,7 @@ describe('RetryBudget', () => {
     expect(counts).toEqual([0, 0]);
   });
 
-  it('throws the failure itself when repeating cannot help', async () => {
+  it('throws the failure itself when a repetition cannot succeed', async () => {
     const budget = new RetryBudget(new VirtualClock(), 1_000, new AbortController().signal, () => 0);
     for (const failure of [new FloeError('not_found', 'x'), new FloeError('internal', 'x'), new Error('x')]) {
       await expect(budget.waitAfter(failure)).rejects.toBe(failure);

@@ -56,11 +56,11 @@ describe('FloeClient with retrySeconds', () => {
     expect(seen).toEqual([1, 2, 3, 4, 5]);
     await results.return(undefined);
 
-    // A trainer that restarts with the same consumer name continues after the results that it acknowledged.
+    // A trainer that restarts with the same consumer name continues after the results that it has acknowledged.
     const afterRestart: (number | undefined)[] = [];
     for await (const result of client.results({ consumer: 'trainer-1', follow: false }))
       afterRestart.push(result.cursor);
-    // The fourth result may have come in a separate page, so it may or may not have been acknowledged.
+    // The fourth result may have been sent in a page of its own, so it may or may not have been acknowledged.
     expect(afterRestart.filter((cursor) => cursor !== 4)).toEqual([5]);
     for await (const result of client.results({ consumer: 'trainer-1', follow: false }))
       afterRestart.push(result.cursor);
@@ -83,7 +83,7 @@ describe('FloeClient with retrySeconds', () => {
     expect(requests.map((one) => new URL(one, 'http://x').searchParams.get('after'))).toEqual([null, '1', '3']);
   });
 
-  it('repeats a submission with the same idempotency key, generated if it has none', async () => {
+  it('repeats a submission with the same idempotency key, which is generated when the task has none', async () => {
     const keys: unknown[] = [];
     const url = await stub(async (request, response) => {
       let body = '';
@@ -117,7 +117,7 @@ describe('FloeClient with retrySeconds', () => {
     expect(requests).toBe(times);
   });
 
-  it('repeats calls to an unreachable server until the retry time is over, and not at all without one', async () => {
+  it('repeats calls to an unreachable server until the retry time is over, and repeats none without a retry time', async () => {
     const clock = new VirtualClock();
     let requests = 0;
     const url = await stub((request) => {
@@ -140,7 +140,7 @@ describe('FloeClient with retrySeconds', () => {
       await new Promise(setImmediate);
     }
     expect(await settled).toBe('peer_unreachable');
-    // Pauses grow to five seconds.
+    // The pauses grow up to five seconds, so there are between 10 and 40 requests.
     expect(requests).toBeGreaterThan(10);
     expect(requests).toBeLessThan(40);
   });

@@ -18,7 +18,7 @@ afterEach(async () => {
 });
 
 describe('ServerList with URLs', () => {
-  it('moves from each replica to the next and from the last to the first', () => {
+  it('selects the next replica after each failure, and the first after the last', () => {
     const list = new ServerList('http://a:1, https://b/floe/,http://c:3');
     const seen = [0, 1, 2, 3].map(() => {
       const now = list.current();
@@ -28,7 +28,7 @@ describe('ServerList with URLs', () => {
     expect(seen).toEqual(['http://a:1', 'https://b/floe', 'http://c:3', 'http://a:1']);
   });
 
-  it('moves once when several calls failed at the same replica', () => {
+  it('selects the next replica only once when several calls failed at the same replica', () => {
     const list = new ServerList('http://a:1,http://b:2,http://c:3');
     const first = list.current();
     list.moveOn(first);
@@ -58,7 +58,7 @@ describe('ServerList with a folder', () => {
     expect(list.current().origin).toBe('http://a:1');
   });
 
-  it('re-reads the folder when a replica fails and finds one that moved', async () => {
+  it('reads the folder once more when a replica fails, and finds a replica whose URL has changed', async () => {
     await writeFile(join(dir, '1'), 'http://a:1');
     await writeFile(join(dir, '2'), 'http://b:2');
     const list = new ServerList(pathToFileURL(dir).href);
@@ -74,13 +74,13 @@ describe('ServerList with a folder', () => {
 });
 
 describe('ServerList with a folder that cannot be read temporarily', () => {
-  it('keeps the replicas that it knew', async () => {
+  it('keeps the replicas that it has read before', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'floe-replicas-'));
     undo.push(() => rm(dir, { recursive: true }));
     await writeFile(join(dir, '1'), 'http://a:1');
     await writeFile(join(dir, '2'), 'http://b:2');
     const list = new ServerList(pathToFileURL(dir).href);
-    // A folder in place of a file cannot be read, as with EIO or EACCES.
+    // A folder in place of a file cannot be read, as a file cannot be read after EIO or EACCES.
     await mkdir(join(dir, '3'));
     list.moveOn(list.current());
     expect(list.current().origin).toBe('http://b:2');
@@ -100,7 +100,7 @@ describe('FloeClient with several replicas', () => {
     });
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   }
-  /** Port 9 is the discard service, which is not running on test machines. */
+  /** URL at which no server runs: port 9 is the discard service, which is not active on test machines. */
   const DOWN = 'http://127.0.0.1:9';
   function openClient(...urls: string[]): FloeClient {
     const client = new FloeClient({ url: urls.join(',') });

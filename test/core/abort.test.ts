@@ -73,7 +73,7 @@ describe('linkAbort', () => {
     expect(listenerCount(first.signal)).toBe(0);
   });
 
-  it('has already aborted when a parent has, and listens to none', () => {
+  it('has already aborted when a parent has, and adds no listener to any parent', () => {
     const [live, dead] = [new AbortController(), new AbortController()];
     dead.abort('dead');
     const linked = linkAbort(live.signal, dead.signal);
@@ -89,7 +89,7 @@ describe('linkAbort', () => {
     expect(parent.signal.aborted).toBe(false);
   });
 
-  it('no longer follows a parent after its release', () => {
+  it('does not abort with a parent after its release', () => {
     const parent = new AbortController();
     const linked = linkAbort(parent.signal);
     linked.release();

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { canonicalJson } from '../../src/core/canonical-json.ts';
 
-/** The same value with the keys of every object inserted in the opposite order. */
+/** Returns a copy of `value` in which the keys of every object are in the opposite order. */
 function withKeysReversed(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) return value;
   if (Array.isArray(value)) return value.map(withKeysReversed);

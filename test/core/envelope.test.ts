@@ -11,7 +11,7 @@ const envelopes = fc.record({
 });
 
 describe('envelope', () => {
-  it('decodes to the header and the parts that were encoded', () => {
+  it('is decoded to the header and the parts that were encoded', () => {
     fc.assert(
       fc.property(envelopes, (envelope) => {
         const decoded = decodeEnvelope(encodeEnvelope(envelope));
@@ -22,7 +22,7 @@ describe('envelope', () => {
     );
   });
 
-  it('rejects a body that is truncated at any byte or has bytes after its end', () => {
+  it('is rejected when its body is truncated at any byte or has bytes after its end', () => {
     const body = encodeEnvelope({ header: { a: 1 }, parts: new Map([['trajectory', Buffer.from('{"traces":[]}')]]) });
     for (let end = 0; end < body.length; end++) {
       expect(() => decodeEnvelope(body.subarray(0, end))).toThrow(FloeError);

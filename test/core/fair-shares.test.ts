@@ -26,7 +26,7 @@ describe('fairShares', () => {
     }
   });
 
-  it('gives a trainer of weight three three times as much', () => {
+  it('gives a trainer of weight 3 three times as many slots as one of weight 1', () => {
     const shares = fairShares(12, [demand('a', 0, 1), demand('b', 0, 3)]);
     expect(shares).toEqual(
       new Map([

@@ -10,7 +10,7 @@ afterEach(() => {
   for (const dir of dirs.splice(0)) rmSync(dir, { recursive: true, force: true });
 });
 
-/** A package named `name` with a module at `modulePath` below it. */
+/** Creates a package named `name` with a module at `modulePath`, in a temporary folder. */
 function packageWith(name: string, modulePath: string): { root: string; moduleUrl: string } {
   const root = mkdtempSync(join(tmpdir(), 'floe-package-'));
   dirs.push(root);

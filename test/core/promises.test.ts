@@ -7,7 +7,7 @@ describe('settleAll', () => {
     expect(await settleAll([slow, Promise.resolve(2)])).toEqual(['slow', 2]);
   });
 
-  it('waits for all others after a failure and throws the first of the list', async () => {
+  it('waits for all other promises after a failure and throws the first failure in list order', async () => {
     const order: string[] = [];
     const failLater = (name: string) =>
       new Promise((_, reject) => setTimeout(() => reject(new Error(name)), 5)).finally(() => order.push(name));

@@ -11,7 +11,7 @@ beforeEach(async () => {
 afterEach(() => rm(dir, { recursive: true, force: true }));
 
 describe('removeTree', () => {
-  // Root may remove anything, so this test proves something only in the run without privileges.
+  // Proves nothing when root runs it, since root can remove everything. unprivileged.test.ts runs it as another user.
   it('removes folders that their owner may neither write to nor read, and does not follow links', async () => {
     const tree = join(dir, 'tree');
     const kept = join(dir, 'kept');

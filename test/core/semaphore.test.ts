@@ -22,7 +22,7 @@ describe('Semaphore', () => {
     expect(semaphore.inUse).toBe(2);
   });
 
-  it('holds nothing for a waiter that aborted', async () => {
+  it('holds no permit for a waiter whose signal has aborted', async () => {
     const semaphore = new Semaphore(1);
     const release = await semaphore.acquire();
     const controller = new AbortController();

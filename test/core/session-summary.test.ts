@@ -5,7 +5,7 @@ import { sessionSummarySchema } from '../../src/schema/index.ts';
 const attempt = { session_id: 'ses_1', task_id: 'task_1', sample_index: 2, attempt: 3, epoch: 4 };
 
 describe('sessionSummary', () => {
-  it('leaves empty what the attempt did not get to', () => {
+  it('uses empty values for all fields that are not given', () => {
     const summary = sessionSummary(attempt, 'infra_error', {});
     expect(sessionSummarySchema.parse(summary)).toEqual(summary);
     expect(summary).toMatchObject({ ...attempt, status: 'ERROR', reward: null, trainable_tokens: 0, node_id: null });

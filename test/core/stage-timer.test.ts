@@ -5,7 +5,7 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
 const never = new AbortController().signal;
 
-/** Work that rejects with the reason of its signal and never ends otherwise. */
+/** Work that never resolves and rejects with the reason of its signal. */
 const untilAborted = (signal: AbortSignal): Promise<never> =>
   new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
 
@@ -30,7 +30,7 @@ describe('StageTimer', () => {
     expect(timer.remainingMs()).toBe(200);
   });
 
-  it('aborts a stage when it has used up what earlier stages left of the session budget', async () => {
+  it('aborts a stage when it has used up the rest of the session budget that earlier stages left', async () => {
     const clock = new VirtualClock();
     const timer = new StageTimer(clock, 1_000, 'active');
     await timer.run('init', null, never, async () => clock.advance(700));

@@ -22,12 +22,12 @@ describeIf(whyNoCertificates(), 'watchTls', () => {
     return { authority, files, clock, problems };
   }
 
-  it('reports files that become inaccessible once and continues when they are back', () => {
+  it('reports inaccessible files only once, and applies them when they are accessible again', () => {
     let applied = 0;
     const { files, clock, problems } = watchFiles(() => applied++);
     const aside = `${files.cert}.aside`;
     renameSync(files.cert, aside);
-    // A link to itself cannot be read by any user, root included.
+    // Replaces the certificate by a link to itself, which no user can read, not even root.
     symlinkSync(files.cert, files.cert);
     clock.advance(20_000);
     expect([problems.map(({ code }) => code), applied]).toEqual([['setup_failed'], 0]);

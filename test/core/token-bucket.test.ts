@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { TokenBucket } from '../../src/core/token-bucket.ts';
 
 describe('TokenBucket', () => {
-  it('grows evenly and accumulates no more than one second of its rate', () => {
+  it('grows evenly and accumulates at most one second of its rate', () => {
     const bucket = new TokenBucket(600, 0);
     expect(bucket.waitMs(1, 0)).toBe(0);
     bucket.take(10, 0);
@@ -54,7 +54,8 @@ describe('TokenBucket', () => {
         for (const [i, { atMs }] of taken.entries()) {
           const minute = taken.slice(i).filter((other) => other.atMs < atMs + 60_000);
           const sum = minute.reduce((total, other) => total + other.amount, 0);
-          // A call may take its whole amount once the bucket is full.
+          // The bound is the rate plus one second of burst plus one call, because a call may take its whole amount once the bucket is
+          // full.
           expect(sum).toBeLessThanOrEqual(perMinute + Math.max(1, perMinute / 60) + 5 + 1e-6);
         }
       }),

@@ -50,7 +50,7 @@ describe('traceIdOf', () => {
 });
 
 describe('passThroughTracer', () => {
-  it('passes the traceparent through to spans of any depth', () => {
+  it('passes the traceparent on to spans of any depth', () => {
     const parent = `00-${TRACE}-${SPAN}-01`;
     const span = passThroughTracer.start('a', { parent, id: 'x' }, {});
     expect(span.child('b').child('c').traceparent).toBe(parent);

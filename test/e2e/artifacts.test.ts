@@ -18,7 +18,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
   });
   afterAll(() => stack.close());
 
-  /** The result of a session whose agent runs the script after one model call. */
+  /** Runs a session whose agent runs the script after one model call, and returns its result. */
   async function resultAfter(script: string, rest: Partial<TaskRequestInput> = {}): Promise<SessionResult> {
     const [result] = await stack.run({
       instruction: 'Write files.',
@@ -30,7 +30,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     return result;
   }
 
-  /** The content of one file of a session's archive. */
+  /** Returns the content of one file of a session's archive of artifacts. */
   async function content(result: SessionResult, name: string): Promise<string> {
     const input = await stack.client.artifacts(result.session_id);
     return execFileSync('tar', ['-xzOf', '-', name], { input, encoding: 'utf8' });
@@ -80,7 +80,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     });
   });
 
-  it('are null when there are none or the task disables them', async () => {
+  it('are null when the agent left no files or the task disables them', async () => {
     expect((await resultAfter('true')).artifacts).toBeNull();
     const disabled = await resultAfter('echo a >"$ARTIFACTS_DIR/a"', { artifacts: { collect: false } });
     expect(disabled.artifacts).toBeNull();

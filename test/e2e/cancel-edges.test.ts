@@ -14,9 +14,9 @@ const shell = (custom_shell: string): TaskRequestInput['agent'] => ({ harness: '
 type Edge = {
   readonly stage: string;
   readonly task: (marker: string) => TaskRequestInput;
-  /** Text in the environment or command line of the command that runs when the session is cancelled. */
+  /** Text in the environment or command line of the command during which the session is cancelled. */
   readonly runningMarker: (marker: string) => string;
-  /** Status to wait for, when a command with the marker also runs in an earlier stage. */
+  /** Status of the session to wait for before it is cancelled. Needed when a command with the marker also runs in an earlier stage. */
   readonly status?: SessionStatus;
 };
 
@@ -51,7 +51,7 @@ const EDGES: readonly Edge[] = [
     stage: 'the collection of artifacts',
     task: (marker) => ({
       instruction: 'x',
-      // Random data takes long to compress.
+      // The agent leaves random data, which takes long to compress.
       agent: shell(`${oneCall('hi')}; head -c 200M /dev/urandom > ${marker}`),
       artifacts: { paths: [`./${marker}`], max_mb: 256 },
     }),
@@ -69,7 +69,7 @@ describe.each(await workingBackends())('a session in a %s sandbox that is cancel
   });
   afterAll(() => stack.close());
 
-  /** Expects that the session was cancelled, nothing of it is left, and the node's only slot is free. */
+  /** Expects that the session is cancelled, that no process or file of it is left, and that the node's only slot is free. */
   async function expectSlotFree(session: string): Promise<void> {
     expect(await stack.client.session(session)).toMatchObject({ status: 'CANCELLED' });
     const [next] = await stack.run({ instruction: 'x', agent: shell(oneCall('next')) });
@@ -125,7 +125,7 @@ describe.each(await workingBackends())('a session in a %s sandbox that is cancel
     }
   });
 
-  it('at any moment of its start leaves nothing', LONG, async () => {
+  it('at any moment of its start leaves no process or file', LONG, async () => {
     const sessions: string[] = [];
     for (let i = 0; i < 12; i++) {
       const events = stack.client.events();
@@ -134,7 +134,7 @@ describe.each(await workingBackends())('a session in a %s sandbox that is cancel
       const [session = ''] = session_ids;
       sessions.push(session);
       await first;
-      // Each cancel is some turns of the event loop later than the one before: while the session is leased, recorded, started.
+      // Each session is cancelled some turns of the event loop later than the previous one: while it is leased, recorded or started.
       for (let turns = 0; turns < i * 40; turns++) await new Promise((resolve) => setImmediate(resolve));
       await stack.client.cancelSession(session);
     }

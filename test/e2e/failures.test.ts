@@ -32,7 +32,7 @@ describe('a node', () => {
       node_id: 'lonely',
       server_url: 'http://127.0.0.1:9',
       state_dir: join(dir, 'gateway'),
-      // No file can be created there, as on a read-only root file system.
+      // No file can be created in this directory, as on a read-only root file system.
       harness_dir: '/proc/harnesses',
       engines: [{ base_url: 'http://127.0.0.1:9' }],
     };
@@ -65,7 +65,7 @@ describe('a node', () => {
     }
   });
 
-  it('is refused in the state directory of another node, which continues', async () => {
+  it('cannot start in the state directory of another node, which keeps running', async () => {
     const stack = await startTestStack();
     try {
       const second = startNode(
@@ -86,7 +86,7 @@ describe('a node', () => {
     }
   });
 
-  it('refuses a session without isolation unless its operator allows that', async () => {
+  it('refuses a session without isolation unless its operator allows such sessions', async () => {
     const stack = await startTestStack({ node: { default_backend: 'bubblewrap' } });
     try {
       const agent = { harness: 'shell', custom_shell: 'id' };

@@ -16,9 +16,12 @@ const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
 export type GatewayProcess = {
   readonly child: ChildProcess;
   readonly stateDir: string;
-  /** The output so far, of both streams. */
+  /** Returns what the process has written so far to stdout and stderr. */
   output(): string;
-  /** Sends the signal unless the process has ended, waits for its end, and resolves with the exit code; `null` after a signal. */
+  /**
+   * Sends the signal unless the process has ended, and waits for its end. Resolves with the exit code; `null` when a signal ended the
+   * process.
+   */
   end(signal: NodeJS.Signals): Promise<number | null>;
 };
 
@@ -28,11 +31,11 @@ type GatewayProcessOptions = {
   readonly backend: 'local' | 'bubblewrap';
   readonly nodeId: string;
   readonly stateDir: string;
-  /** Further arguments of `floe gateway`. */
+  /** Further command-line arguments of `floe gateway`. */
   readonly args?: readonly string[];
 };
 
-/** Starts `floe gateway` as a process. The node is registered when this resolves. */
+/** Starts `floe gateway` as a separate process. Resolves when its node is registered. */
 async function startGatewayProcess(options: GatewayProcessOptions): Promise<GatewayProcess> {
   const { server, engine, backend, nodeId, stateDir } = options;
   const common = ['gateway', '--json', '--server', server, '--engine', engine, '--backend', backend];
@@ -47,7 +50,7 @@ async function startGatewayProcess(options: GatewayProcessOptions): Promise<Gate
       output += chunk.toString();
     });
   }
-  // After `close` all output has been read. It does not arrive while a suspended spawn helper holds the output open.
+  // After `close` all output has been read. That does not happen while a suspended spawn helper holds the output open.
   const closed = once(child, 'close');
   const exited = once(child, 'exit');
   const line = once(createInterface({ input: child.stdout }), 'line');
@@ -65,7 +68,7 @@ async function startGatewayProcess(options: GatewayProcessOptions): Promise<Gate
   };
 }
 
-/** A server and a simulated engine in this process, and gateways as separate processes. */
+/** A rollout server and a simulated engine in this process, and gateways as separate processes. */
 export class GatewayFleet {
   readonly dir: string;
   readonly sim: SimServer;
@@ -91,7 +94,7 @@ export class GatewayFleet {
     return new GatewayFleet(dir, sim, server);
   }
 
-  /** Starts a gateway whose state directory is named `stateDir`, by default like the node. */
+  /** Starts a gateway. `stateDir` is the name of its state directory, by default the node's id. */
   async start(
     nodeId: string,
     backend: 'local' | 'bubblewrap',
@@ -123,7 +126,7 @@ export class GatewayFleet {
   }
 }
 
-/** Pids of the spawn helpers of a state directory's gateways. */
+/** Returns the pids of the spawn helpers that gateways of a state directory have started. */
 export async function helpersOf(stateDir: string): Promise<number[]> {
   return processesOf(`FLOE_SANDBOX_LABEL=${await ownerOf(stateDir)}/`).filter(
     (pid) => pid !== process.pid && isHelper(pid),
@@ -138,7 +141,7 @@ async function ownerOf(stateDir: string): Promise<string> {
   return readFile(join(stateDir, 'owner-id'), 'latin1');
 }
 
-/** The processes, control groups, mounts, directories and sockets that exist of the sandboxes of a state directory. */
+/** Returns the processes, control groups, mounts, directories and sockets that still exist of the sandboxes of a state directory. */
 export async function leftOf(stateDir: string): Promise<string[]> {
   const owner = await ownerOf(stateDir);
   const helpers = await helpersOf(stateDir);
@@ -168,7 +171,7 @@ export async function leftOf(stateDir: string): Promise<string[]> {
   return found.filter((entry) => !entry.endsWith('/.share'));
 }
 
-/** The attempts at a session that nodes have delivered to the server. */
+/** Returns the attempts of a session that nodes have delivered to the server. */
 export async function attemptsOf(server: string, session: string): Promise<AttemptView[]> {
   const reply = await fetch(`${server}/sessions/${session}/attempts`);
   const { attempts } = (await reply.json()) as { attempts: unknown[] };
@@ -177,14 +180,14 @@ export async function attemptsOf(server: string, session: string): Promise<Attem
 
 export type RecordedCompletion = { readonly completion_id: string; readonly response_ids: readonly number[] };
 
-/** The completions of one attempt that the server has stored. */
+/** Returns the completions of one attempt that the server has stored. */
 export async function completionsOf(server: string, session: string, attempt: number): Promise<RecordedCompletion[]> {
   const reply = await fetch(`${server}/sessions/${session}/completions?attempt=${attempt}`);
   if (!reply.ok) throw new Error(`${reply.status} ${await reply.text()}`);
   return (await reply.json()) as RecordedCompletion[];
 }
 
-/** A shell command that makes `turns` model calls, each of which continues the one before. */
+/** Returns a shell command that makes `turns` model calls, each of which continues the previous one. */
 export function conversation(turns: number): string {
   return `node -e '
     (async () => {

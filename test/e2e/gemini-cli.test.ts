@@ -3,7 +3,7 @@ import { EXTRAS, expectTrainedAsSampled, harnessProblem, runRealHarness } from '
 
 const problem = await harnessProblem('gemini_cli');
 
-/** The session takes 4 s, on a busy machine many times that. */
+/** Options with a long time limit: the session takes 4 s, but many times that on a busy machine. */
 const TIMEOUT = { timeout: 120_000 };
 
 const read = { tool: 'read_file', arguments: { file_path: 'config.txt' } };

@@ -22,7 +22,7 @@ import { startTestStack } from './stack.ts';
 
 const problem = await bubblewrapMissing();
 
-/** A stand-in for `mini` that makes one model call with the task of its configuration. */
+/** Program that replaces `mini` in the image. It makes one model call with the task of its configuration. */
 const MINI = `#!/usr/bin/node
 const { readFileSync } = require('node:fs');
 const config = JSON.parse(readFileSync(process.argv[5], 'utf8'));
@@ -43,7 +43,7 @@ function copyWithLibraries(program: string, image: string, as: string): void {
   }
 }
 
-/** A root file system with a shell, Node, and two agents that need no installation. */
+/** Creates a root file system in the directory `image`, with a shell, Node, and two agents that need no installation. */
 function makeImage(image: string): void {
   for (const name of ['usr/bin', 'etc', 'proc', 'dev', 'tmp', 'var', 'work', 'opt']) {
     mkdirSync(join(image, name), { recursive: true });
@@ -75,7 +75,7 @@ describeIf(problem, 'a harness in the image', () => {
     turns: readonly (string | Call)[],
     image: string | null = dir,
   ): Promise<{ result: SessionResult; sent: string }> {
-    // The node has no installed harness.
+    // The node has no installed harness, so the one in the image must run.
     const stack = await startTestStack({ scenarios: scenarioOf(turns), node: { default_backend: 'bubblewrap' } });
     try {
       const [result] = await stack.run({

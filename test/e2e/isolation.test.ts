@@ -8,7 +8,7 @@ import { bubblewrapMissing } from '../runtimes/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
-/** A shell command with the attempts of a hostile agent. Each line of its output is `probe <name> <result>`. */
+/** Returns a shell command that tries what a hostile agent may try. Each line of its output is `probe <name> <result>`. */
 function probes(target: { serverPort: number; proxyPort: number; hostPort: number; stateDir: string }): string {
   const script = `
 const net = require('node:net');
@@ -86,7 +86,7 @@ function suite(): void {
     expect(found.size).toBe(17);
   });
 
-  it('reaches its own proxy, with its own key only', () => {
+  it('reaches its own proxy, and only with its own key', () => {
     expect(found.get('own-proxy')).toBe('OPEN');
     expect(found.get('own-key')).toBe('200');
     expect(Number(found.get('other-key'))).toBeGreaterThanOrEqual(400);

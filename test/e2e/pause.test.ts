@@ -14,7 +14,7 @@ describe('a node', () => {
   });
   afterAll(() => fleet.close());
 
-  /** Submits a session whose first attempt calls its model indefinitely, and resolves at its second turn. */
+  /** Submits a session whose first attempt makes model calls without end. Resolves after the second model call. */
   async function running(marker: string): Promise<string> {
     const endless = `export FLOE_MARK=${marker}; ${conversation(10_000)}`;
     const { session_ids } = await fleet.client.submit({
@@ -38,9 +38,9 @@ describe('a node', () => {
       const session = await running(marker);
       first.child.kill('SIGSTOP');
       const second = await fleet.start('second', 'local');
-      // The server may have leased the second attempt to the suspended node too, as the reply to an earlier request.
+      // The server may also have leased the second attempt to the suspended node, as the reply to an earlier request.
       expect(await fleet.resultOf(session)).toMatchObject({ outcome: 'completed', node_id: 'second' });
-      // Its agent was not suspended and waits for the reply to a model call.
+      // The agent on the suspended node was not suspended itself. It waits for the reply to a model call.
       expect(processesOf(`FLOE_MARK=${marker}`)).not.toEqual([]);
       const sampled = fleet.sim.ledger.total;
       first.child.kill('SIGCONT');
@@ -53,7 +53,7 @@ describe('a node', () => {
       expect(attempts[0]?.summary).toMatchObject({ error: { code: 'stale_epoch' }, reward: null });
       expect(attempts[0]?.summary.completion_count).toBeGreaterThanOrEqual(2);
       await expect.poll(() => leftOf(first.stateDir), POLL).toEqual([]);
-      // The resumed node runs sessions.
+      // After its resume, the node can run sessions.
       await second.end('SIGTERM');
       const { session_ids } = await fleet.client.submit({
         instruction: 'Talk.',
@@ -107,7 +107,7 @@ describe('a node', () => {
       await writeFile(done, '');
       expect(await fleet.resultOf(session_ids[0] as string)).toMatchObject({ outcome: 'completed', attempt: 1 });
       expect(await fleet.client.session(later[0] as string)).toMatchObject({ status: 'QUEUED', attempt: 1 });
-      // The second signal ends the wait, and the running session returns to the queue.
+      // The second SIGTERM ends the drain, and the running session returns to the queue.
       expect(await first.end('SIGTERM').then(() => first.child.exitCode ?? first.child.signalCode)).not.toBeNull();
       await expect.poll(async () => (await fleet.client.session(session_ids[1] as string)).status, POLL).toBe('QUEUED');
       await fleet.client.cancelSession(session_ids[1] as string);

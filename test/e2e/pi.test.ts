@@ -16,7 +16,7 @@ const { backend } = await chooseBackend();
 const installed = (await harnessStatus('pi', harnessDir())).installed;
 const { tasks } = demoTasks();
 
-/** pi, unchanged, repairs real repositories. Every token is checked against the engine's ledger. */
+/** Tests of pi without changes, which repairs real repositories. Every token is compared with the engine's ledger. */
 function suite(dialect: DialectName): void {
   let stack: TestStack;
   let results: SessionResult[];
@@ -33,7 +33,7 @@ function suite(dialect: DialectName): void {
     });
     results = [];
     for (const [index, task] of tasks.slice(0, 2).entries()) {
-      // Other weights sample the second task.
+      // The second task is sampled by other weights.
       if (index === 1) stack.sim.updateWeights('step-2');
       const request = await readTaskFile(task.taskFile);
       const agent = { ...request.agent, dialect };

@@ -1,6 +1,9 @@
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** Pids of live processes whose environment or command line contains `marker`. Zombies have neither. */
+/**
+ * Returns the pids of the live processes whose environment or command line contains `marker`. Zombies are left out, since they have
+ * neither.
+ */
 export function processesOf(marker: string): number[] {
   return readdirSync('/proc')
     .map(Number)
@@ -17,7 +20,7 @@ export function processesOf(marker: string): number[] {
     });
 }
 
-/** A shell command that ignores signals and leaves processes outside its process group that hold its output open. */
+/** Returns a shell command that ignores signals and starts processes that leave its process group and keep its output open. */
 export function stubbornCommand(marker: string): string {
   return `trap "" TERM HUP INT; export FLOE_MARK=${marker}; (setsid sh -c "sleep 600 & sleep 600" &); sleep 600`;
 }

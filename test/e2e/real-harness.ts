@@ -13,19 +13,24 @@ import { bubblewrapMissing } from '../runtimes/workbench.ts';
 import { harnessMissing } from '../skip.ts';
 import { startTestStack } from './stack.ts';
 
-/** Large enough for the prompts of every harness (about 25,000 tokens) without any of them compacting its history. */
+/**
+ * Context window of the simulated model, in tokens. The prompts of every harness (about 25,000 tokens) fit without compaction of the
+ * history.
+ */
 const WINDOW_TOKENS = 131_072;
 
 export type Rule = ScenarioInput['rules'][number];
 export type Call = { readonly tool: string; readonly arguments: Record<string, unknown> };
 
-/** Why the harness cannot be run in a sandbox here, with the command that helps; `null` when it can. */
+/**
+ * Resolves with the reason why the harness cannot run in a sandbox on this machine and the command that solves it; `null` when it can run.
+ */
 export async function harnessProblem(name: string): Promise<string | null> {
   const { installed } = await harnessStatus(name, harnessDir());
   return harnessMissing(name, installed) ?? (await bubblewrapMissing());
 }
 
-/** An MCP server for Node with one tool, `secret_word`, which returns the environment variable WORD. */
+/** Program of an MCP server for Node with one tool, `secret_word`, which returns the environment variable WORD. */
 const MCP_SERVER = `
 const send = (id, result) => process.stdout.write(JSON.stringify({ jsonrpc: '2.0', id, result }) + '\\n');
 const tool = { name: 'secret_word', description: 'Returns the secret word.', inputSchema: { type: 'object', properties: {} } };
@@ -41,7 +46,7 @@ require('node:readline').createInterface({ input: process.stdin }).on('line', (l
 });
 `;
 
-/** Settings of an agent with that server, a skill and an addition to its system prompt. */
+/** Agent settings that add this MCP server, a skill and a text after the system prompt. */
 export const EXTRAS = {
   mcp_servers: [
     { name: 'words', transport: 'stdio', command: 'node', args: ['/tmp/words.cjs'], env: { WORD: 'xyzzy' } },
@@ -52,7 +57,10 @@ export const EXTRAS = {
   system_prompt: 'Greet with "moin" — $(always) \\ \'\'\' """\nand in full.',
 } satisfies Partial<TaskRequestInput['agent']>;
 
-/** A scenario that replies with the given turns. Each reply starts with sampled tokens, so that there are log-probabilities to compare. */
+/**
+ * Returns a scenario in which the engine replies with the given turns. Each reply starts with sampled tokens, so that there are
+ * log-probabilities to compare.
+ */
 export function scenarioOf(turns: readonly (string | Call)[]): Scenario[] {
   const rules: Rule[] = turns.map((turn, index) => ({
     when: { assistant_turns: index },
@@ -65,11 +73,11 @@ type RealRun = {
   readonly result: SessionResult;
   readonly report: LedgerReport;
   readonly sampledTokens: number;
-  /** The completion records with the harness's requests, as JSON text. */
+  /** The session's completion records as JSON text, which contains the requests of the harness. */
   readonly sent: string;
 };
 
-/** Runs one session in a sandbox in which the harness must change the colour in config.txt to blue. A test computes the reward. */
+/** Runs one session in a sandbox in which the harness must change the colour in config.txt to blue. A test command decides the reward. */
 export async function runRealHarness(
   agent: Pick<AgentSpec, 'harness'> & Partial<TaskRequestInput['agent']>,
   turns: readonly (string | Call)[],

@@ -6,7 +6,7 @@ import { processesOf, stubbornCommand } from './processes.ts';
 import { workingBackends } from './stack.ts';
 
 const POLL = { timeout: 20_000, interval: 20 };
-/** Gateways take seconds to start on a busy machine. */
+/** Options with a long time limit, because gateways take seconds to start on a busy machine. */
 const LONG = { timeout: 120_000 };
 
 describe.each(await workingBackends())('a node with %s sandboxes', (backend) => {
@@ -16,7 +16,7 @@ describe.each(await workingBackends())('a node with %s sandboxes', (backend) => 
   });
   afterAll(() => fleet.close());
 
-  /** Expects that every stored completion has the ids that the engine sampled. */
+  /** Expects that every stored completion has the token ids that the engine sampled. */
   function expectAsSampled(kept: Awaited<ReturnType<typeof completionsOf>>, session: string): void {
     for (const { completion_id, response_ids } of kept) {
       const [entry] = fleet.sim.ledger.entries({ requestId: completion_id });
@@ -49,7 +49,7 @@ describe.each(await workingBackends())('a node with %s sandboxes', (backend) => 
 
       const helpers = await helpersOf(first.stateDir);
       expect(helpers).toHaveLength(1);
-      // Suspended first, so that it cannot end its children when the gateway ends.
+      // The helpers are suspended first, so that they cannot end their children when the gateway ends.
       if (victim.includes('helper')) for (const pid of helpers) process.kill(pid, 'SIGSTOP');
       if (victim.includes('gateway')) await first.end('SIGKILL');
       if (victim.includes('helper')) for (const pid of helpers) process.kill(pid, 'SIGKILL');
@@ -90,7 +90,7 @@ describe.each(await workingBackends())('a node with %s sandboxes', (backend) => 
       agent: { harness: 'shell', custom_shell: `export FLOE_MARK=${marker}; (setsid sleep 600 &); ${conversation(4)}` },
       evaluator: { strategy: 'session_completed' },
     });
-    // Each kill waits for one more change of the sessions than the last, and every second one also kills the helper.
+    // The gateway is killed after one more change of the sessions each time; every second time its helper is killed too.
     let latest = '';
     for (let kills = 1; kills <= 6; kills++) {
       let changes = 0;

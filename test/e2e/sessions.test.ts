@@ -17,7 +17,7 @@ const only = (results: SessionResult[]): SessionResult => {
   return results[0] as SessionResult;
 };
 
-/** The first event from now on that `accept` accepts. */
+/** Waits for the next event that `accept` accepts, and returns it. */
 async function nextEvent(stack: TestStack, accept: (event: RolloutEvent) => boolean): Promise<RolloutEvent> {
   for await (const event of stack.client.events()) if (accept(event)) return event;
   throw new Error('the event stream ended');
@@ -54,7 +54,7 @@ describe('a session with the shell harness', () => {
     expect(text).toContain('floe_stage_seconds_count{stage="running"} 2');
   });
 
-  it('reports the harness and its exit code when it never called the model', async () => {
+  it('reports the harness and its exit code when the harness never called the model', async () => {
     const result = only(await stack.run(shell('echo nothing to say')));
     expect(result).toMatchObject({ status: 'ERROR', outcome: 'no_completions', reward: null, trace_count: 0 });
     expect(result.error).toMatchObject({ code: 'harness_silent', details: { harness: 'shell', proxy_requests: 0 } });
@@ -161,7 +161,7 @@ describe('a session with the shell harness', () => {
 });
 
 describe('an engine that does not report versions in replies', () => {
-  it('has no token labelled with weights that did not sample it', async () => {
+  it('never has a token labelled with weights that did not sample that token', async () => {
     const stack = await startTestStack({ sim: { reportVersions: 'none', weightVersion: 'before' } });
     try {
       const first = only(await stack.run(shell(oneCall('hello'))));
@@ -170,7 +170,7 @@ describe('an engine that does not report versions in replies', () => {
       const report = checkAgainstLedger([first, second], stack.sim.ledger.entries(), 'processed');
       const versions = [first, second].map((result) => result.trajectory?.traces[0]?.version_spans[0]?.version);
       expect(versions[0]).toBe('before');
-      // Directly after an update the version is unknown; everything else must still equal the ledger.
+      // Directly after an update, the version of a token may be unknown. Everything else must equal the ledger.
       expect(['after', null]).toContain(versions[1]);
       expect(report.mismatches.filter((mismatch) => versions[1] !== null || mismatch.what !== 'version')).toEqual([]);
     } finally {

@@ -27,13 +27,13 @@ export type TestStackOptions = {
   readonly node?: Partial<GatewayConfigInput>;
 };
 
-/** The sandbox back ends that work on this machine. */
+/** Returns the sandbox back ends that work on this machine. */
 export async function workingBackends(): Promise<readonly ('bubblewrap' | 'local')[]> {
   const { problem } = await chooseBackend();
   return problem === null ? ['bubblewrap', 'local'] : ['local'];
 }
 
-/** Starts a server, a node and a simulated engine in this process, each on its own port. */
+/** Starts a server, a node and a simulated engine in this process, each on a port of its own. */
 export async function startTestStack(options: TestStackOptions = {}): Promise<TestStack> {
   const dir = await mkdtemp(join(tmpdir(), 'floe-test-'));
   const sim = await startSim({ ...options.sim, scenarios: [...(options.scenarios ?? [])] });
@@ -77,7 +77,7 @@ export async function startTestStack(options: TestStackOptions = {}): Promise<Te
   };
 }
 
-/** A shell command that makes one model call with Node and prints the text of the reply. */
+/** Returns a shell command that makes one model call with Node and prints the text of the reply. */
 export function oneCall(text: string): string {
   const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: text }] });
   return `node -e '

@@ -7,7 +7,7 @@ import type { ExecRequest, ExecResult, Runtime } from '../../src/runtimes/runtim
 
 export type DirectoryRuntime = Runtime & { readonly commands: readonly string[] };
 
-/** A runtime without isolation in a temporary directory; it runs real shells and real git. */
+/** Creates a runtime without isolation in a temporary directory. It runs real shells and real git. */
 export async function directoryRuntime(): Promise<DirectoryRuntime> {
   const root = await mkdtemp(join(tmpdir(), 'floe-evaluator-'));
   const paths = {

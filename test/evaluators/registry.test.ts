@@ -5,7 +5,7 @@ import { directoryRuntime } from './directory-runtime.ts';
 const registry = evaluatorRegistry();
 
 describe('evaluatorRegistry', () => {
-  it('lists all evaluators when one is unknown', () => {
+  it('lists the names of all evaluators when a name is unknown', () => {
     expect(() => registry.get('nope')).toThrow(
       expect.objectContaining({
         code: 'unknown_evaluator',

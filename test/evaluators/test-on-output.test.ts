@@ -6,7 +6,7 @@ import type { Runtime } from '../../src/runtimes/runtime.ts';
 import { type DirectoryRuntime, directoryRuntime, shell } from './directory-runtime.ts';
 
 const GIT = 'git -c user.name=t -c user.email=t@t -c commit.gpgsign=false';
-/** A small repository: `sum.sh` is wrong, and `check.sh` is its test suite. */
+/** Script that creates a small repository, in which `sum.sh` is wrong and `check.sh` is the test suite. */
 const PREPARE = `
 git init -q .
 printf 'echo 5\\n' > sum.sh
@@ -63,7 +63,7 @@ describe('test_on_output', () => {
     expect(details).toMatchObject({ matching_nodes: 2, unexpected_nodes: 0, differing: {} });
   });
 
-  it('gives 0 for work that leaves an expected test failing', async () => {
+  it('gives a reward of 0 for work after which an expected test still fails', async () => {
     const { reward, details } = await grade({ work: "printf 'echo 3\\n' > sum.sh" });
     expect(reward).toBe(0);
     expect(details.differing).toEqual({ 'check::sum': { expected: 'PASSED', found: 'FAILED' } });
@@ -100,7 +100,7 @@ describe('test_on_output', () => {
     expect((await grade({ work: FIX, config: { test_command: 'sh check.sh; exit 3' } })).reward).toBe(1);
   });
 
-  it('carries commits, new files, deletions, modes and binary content', async () => {
+  it('transfers commits, new files, deletions, modes and binary content', async () => {
     const fresh = await prepared();
     const work = `${FIX}
       ${GIT} commit -q -a -m fix
@@ -148,7 +148,7 @@ describe('test_on_output', () => {
     expect(() => evaluatorRegistry().check({ ...full, refresh_runtime: true })).not.toThrow();
   });
 
-  it("gives 0 for a patch that does not apply, with git's message", async () => {
+  it("gives a reward of 0 for a patch that does not apply, with git's message", async () => {
     const patch_command = `printf 'diff --git a/sum.sh b/sum.sh\\n--- a/sum.sh\\n+++ b/sum.sh\\n@@ -1 +1 @@\\n-other\\n+x\\n'`;
     const { reward, details } = await grade({ config: { patch_command } });
     expect(reward).toBe(0);
@@ -156,7 +156,7 @@ describe('test_on_output', () => {
     expect(details.stderr_tail).toContain('patch does not apply');
   });
 
-  it('gives 0 for a patch with paths outside of the repository', async () => {
+  it('gives a reward of 0 for a patch with paths outside of the repository', async () => {
     const patch_command = `printf 'diff --git a/../../x b/../../x\\nnew file mode 100644\\n--- /dev/null\\n+++ b/../../x\\n@@ -0,0 +1 @@\\n+x\\n'`;
     expect(await grade({ config: { patch_command } })).toMatchObject({
       reward: 0,
@@ -164,7 +164,7 @@ describe('test_on_output', () => {
     });
   });
 
-  it('gives 0 for a patch above the size limit', async () => {
+  it('gives a reward of 0 for a patch above the size limit', async () => {
     const patch_command = 'head -c 17000000 /dev/zero';
     expect(await grade({ config: { patch_command } })).toMatchObject({
       reward: 0,
@@ -172,7 +172,7 @@ describe('test_on_output', () => {
     });
   });
 
-  it('gives 0 when the agent deleted its repository or only its .git folder', async () => {
+  it('gives a reward of 0 when the agent deleted its repository or only its .git folder', async () => {
     expect(await grade({ work: 'rm -rf .git' })).toMatchObject({ reward: 0, details: { failure: 'patch_failed' } });
     const agent = await prepared();
     await shell(agent, `rm -rf "${agent.paths.workdir}"`);
@@ -185,14 +185,14 @@ describe('test_on_output', () => {
     await expect(grade({ config: { repo_dir: '/nowhere' } })).rejects.toMatchObject({ code: 'evaluator_failed' });
   });
 
-  it('gives 0 when the tests report nothing, but fails when the patch is empty and the runtime fresh', async () => {
+  it('gives a reward of 0 when the tests report nothing, but fails when the patch is empty and the runtime is fresh', async () => {
     const config = { test_command: 'exit 127' };
     expect(await grade({ work: FIX, config })).toMatchObject({ reward: 0, details: { failure: 'no_nodes' } });
     expect(await grade({ config, fresh: null })).toMatchObject({ reward: 0, details: { failure: 'no_nodes' } });
     await expect(grade({ config })).rejects.toMatchObject({ code: 'evaluator_failed' });
   });
 
-  it('gives 0 when the test command hangs, but fails when the patch is empty and the runtime fresh', async () => {
+  it('gives a reward of 0 when the test command hangs, but fails when the patch is empty and the runtime is fresh', async () => {
     for (const [work, outcome] of [
       [FIX, { reward: 0, details: { failure: 'test_timeout' } }],
       ['', { code: 'evaluator_failed' }],
@@ -200,7 +200,7 @@ describe('test_on_output', () => {
       const clock = new VirtualClock();
       const fresh = await prepared();
       const exec = fresh.exec.bind(fresh);
-      // The test command runs until it is killed; the time limit passes as soon as it has started.
+      // The test command runs until it is killed. The time limit passes as soon as the command has started.
       const hanging: DirectoryRuntime = {
         ...fresh,
         exec: (request, signal) => {

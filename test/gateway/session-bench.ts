@@ -23,27 +23,27 @@ export const ENDED_WELL: ExecResult = {
   wallMs: 1,
 };
 
-/** Result of packing the artifacts of a sandbox that has none. */
+/** Result of the command that packs artifacts, for a sandbox that has none. */
 const NO_ARTIFACTS: ExecResult = { ...ENDED_WELL, stdout: 'empty 1\n' };
 
-/** A promise that rejects with the signal's reason when it aborts. */
+/** Returns a promise that never resolves and rejects with the reason of `signal` when that aborts. */
 export function untilAborted(signal: AbortSignal): Promise<never> {
   return raceAbort(new Promise<never>(() => {}), signal);
 }
 
-/** Parts of a runtime and a proxy session that a test replaces. The default parts succeed without doing anything. */
+/** Parts of the attempt, its runtime and its proxy session that a test replaces. The default parts succeed without doing anything. */
 export type BenchParts = {
   readonly task?: Partial<TaskRequestInput>;
   readonly startLimit?: number;
   readonly awaitsEngine?: () => boolean;
   readonly pendingCallFailure?: () => FloeError;
   readonly recordStart?: () => Promise<void>;
-  /** Default: no limit. */
+  /** Longest time without progress, in seconds. Default: no limit. */
   readonly stallSeconds?: number;
-  /** Starts the runtime for a purpose. Default: one whose commands succeed. */
+  /** Starts the runtime for the agent or the evaluator. By default it starts a runtime whose commands succeed. */
   readonly start?: (purpose: 'agent' | 'eval', request: StartRequest, signal: AbortSignal) => Promise<Runtime>;
   readonly exec?: (signal: AbortSignal) => Promise<ExecResult>;
-  /** The command that packs the artifacts, and the read of the archive. Default: there are no artifacts. */
+  /** Runs the command that packs the artifacts; `readFile` reads the archive. By default there are no artifacts. */
   readonly pack?: (signal: AbortSignal) => Promise<ExecResult>;
   readonly readFile?: Runtime['readFile'];
   readonly session?: Partial<ProxySession>;
@@ -55,7 +55,7 @@ export type Bench = {
   readonly attempt: Attempt;
   readonly deps: RunnerDeps;
   readonly clock: VirtualClock;
-  /** Runtimes that were started and are not stopped. */
+  /** Runtimes that were started and have not been stopped. */
   readonly alive: Set<Runtime>;
 };
 
@@ -70,7 +70,7 @@ export function runtimeOf(
     isolation: 'none',
     paths: { workdir: '/work', home: '/home', artifacts: '/artifacts', logs: '/logs' },
     proxyOrigin: 'http://127.0.0.1:1',
-    // Only the agent's command uses the proxy.
+    // The agent's command is the only one that uses the proxy, so every other command is the packing.
     exec: ({ withProxy }, signal) => (withProxy === true ? exec(signal) : pack(signal)),
     writeFiles: async () => {},
     uploadDir: async () => {},
@@ -81,7 +81,7 @@ export function runtimeOf(
   return runtime;
 }
 
-/** One attempt with fakes of everything around it, on a virtual clock. */
+/** Creates one attempt on a virtual clock, with fakes of everything that it uses. `parts` replaces some of the fakes. */
 export function bench(parts: BenchParts = {}): Bench {
   const clock = new VirtualClock();
   const alive = new Set<Runtime>();
@@ -175,7 +175,7 @@ function refuse(): never {
   throw new Error('there is no engine');
 }
 
-/** Lets all pending callbacks run. */
+/** Resolves when all pending callbacks have run. */
 export async function settle(): Promise<void> {
   for (let i = 0; i < 5; i++) await new Promise((resolve) => setImmediate(resolve));
 }

@@ -1,6 +1,6 @@
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
-/** The clock of a process that can be suspended: time passes, but its timers do not fire. */
+/** The clock of a process that can be suspended. During a suspension time passes, but no timer fires. */
 export class SuspendableClock extends VirtualClock {
   private suspendedMs = 0;
 

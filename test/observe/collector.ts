@@ -22,7 +22,7 @@ export type Export = {
   };
 };
 
-/** The HTTP endpoint of an OpenTelemetry collector: replies with the given statuses in turn, then with 200. */
+/** The HTTP endpoint of a fake OpenTelemetry collector. It replies with the given statuses in turn, then always with 200. */
 export class Collector {
   readonly exports: Export[] = [];
   readonly url: string;
@@ -54,7 +54,7 @@ export class Collector {
     );
   }
 
-  /** Resolves to all received spans once `isComplete` accepts them. */
+  /** Waits until `isComplete` accepts the received spans, and resolves with them. */
   async until(isComplete: (spans: CollectedSpan[]) => boolean): Promise<CollectedSpan[]> {
     while (!isComplete(this.spans)) {
       await new Promise<void>((resolve) => {
@@ -71,7 +71,7 @@ export class Collector {
   }
 }
 
-/** A span's attributes as one object. Integers, which OTLP sends as strings, become numbers. */
+/** Returns the attributes of a span as one object. Integers, which OTLP sends as strings, become numbers. */
 export function attributesOf({ attributes }: { attributes: Attribute[] }): Record<string, unknown> {
   return Object.fromEntries(
     attributes.map(({ key, value }) => [key, 'intValue' in value ? Number(value.intValue) : Object.values(value)[0]]),

@@ -20,7 +20,7 @@ const shown = dashboard.panels.filter((panel) => panel.type !== 'row');
 
 type Known = { readonly labels: ReadonlySet<string> };
 
-/** Every series that a server or a node has, by name. */
+/** Returns every series that a server or a node exports, by name. */
 function series(): Map<string, Known> {
   const found = new Map<string, Known>();
   for (const { registry } of [createGatewayMetrics(), new ServerMetrics()]) {
@@ -32,7 +32,7 @@ function series(): Map<string, Known> {
       }
     }
   }
-  // These series appear once the status has been read.
+  // The series of the status counters are added by name, because a server creates them only when it reads its status.
   for (const name of Object.keys(COUNTERS)) found.set(`floe_server_${name}_total`, { labels: new Set() });
   return found;
 }

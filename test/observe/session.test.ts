@@ -83,7 +83,7 @@ describe('a traced session', () => {
     }
   });
 
-  it('records no span when the submitter does not sample, and forms a trace of its own when the submitter has none', async () => {
+  it('records no span when the submitter does not sample its trace, and forms a new trace when the submitter has none', async () => {
     const unsampled = 'e'.repeat(32);
     await stack.run(shell(oneCall('hello'), { traceparent: `00-${unsampled}-${SUBMITTER}-00` }));
     const [result] = await stack.run(shell(oneCall('hello')));

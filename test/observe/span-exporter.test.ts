@@ -40,7 +40,7 @@ async function startExporter(statuses: number[] = []) {
 }
 
 describe('SpanExporter', () => {
-  it('sends OTLP: ids, nanoseconds as strings, typed attributes, errors and the resource', async () => {
+  it('sends ids, nanoseconds as strings, typed attributes, errors and the resource in the format of OTLP', async () => {
     const { collector, clock, exporter } = await startExporter();
     const attributes = { text: 'a', whole: 3, part: 0.5, yes: true, nothing: null };
     exporter.add(span(1, { parentSpanId: 'b7ad6b7169203331', kind: 'client', attributes, error: 'went wrong' }));

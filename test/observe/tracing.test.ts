@@ -16,7 +16,7 @@ function startRecorder(clock: Clock = new VirtualClock()) {
 }
 
 describe('recordingTracer', () => {
-  it('puts spans below the span that the submitter named, and children below those', () => {
+  it('puts a span below the span that the submitter named, and its children below itself', () => {
     const { spans, tracer } = startRecorder();
     const attempt = tracer.start('attempt', { parent: `00-${TRACE}-${SPAN}-01`, id: 'ses_1' }, { attempt: 1 });
     const call = attempt.child('call', { n: 1 }, 'client');

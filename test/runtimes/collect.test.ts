@@ -9,7 +9,7 @@ import { bubblewrapMissing, never, processesMentioning, uniqueSeconds, Workbench
 
 const problem = await bubblewrapMissing();
 const MIB = 1024 * 1024;
-/** The folder of temporary files, as shell text. */
+/** Shell text that expands to the folder of temporary files. */
 const TMP = `"\${TMPDIR:-/tmp}"`;
 
 describeIf(null, 'collect in a local sandbox', () => suite('local'));
@@ -24,7 +24,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
   });
   afterAll(() => bench.close());
 
-  /** A sandbox in which the command has run, with `$A` and `$L` for its artifacts and logs. */
+  /** Starts a sandbox and runs the command in it, with `$A` and `$L` for the directories of artifacts and logs. */
   async function after(command: string, spec: Parameters<Workbench['start']>[1] = {}): Promise<Runtime> {
     const runtime = await bench.start(backend, spec);
     const env = { A: runtime.paths.artifacts, L: runtime.paths.logs };
@@ -33,7 +33,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     return runtime;
   }
 
-  /** A sandbox in whose PATH this script replaces tar. */
+  /** Starts a sandbox and runs the command in it, with a PATH in which the script `script` replaces tar. */
   async function withTar(script: string, command: string): Promise<Runtime> {
     const dir = backend === 'local' ? join(bench.dir, `bin-${uniqueSeconds()}`) : '/work/bin';
     const BIN = { BIN: dir, PATH: `${dir}:/usr/local/bin:/usr/bin:/bin` };
@@ -41,7 +41,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     return after(place + command, { env: BIN });
   }
 
-  /** `tar -tv` of an archive: the kind, and the name with what it links to. */
+  /** Lists an archive like `tar -tv`: for each entry its kind and its name, for a link also its target. */
   function listing(archive: Buffer | null | undefined): string[] {
     if (!archive) throw new Error('there is no archive');
     const file = join(bench.dir, 'archive.tar.gz');

@@ -13,7 +13,10 @@ import { bubblewrapMissing, processesMentioning, uniqueSeconds, Workbench } from
 
 const problem = await bubblewrapMissing();
 
-/** A gateway reduced to one session of each command; prints its helper's pid once they run. */
+/**
+ * Program of a minimal gateway with one sandbox, in which a command runs until it is killed. Prints the pid of its spawn helper when the
+ * command runs.
+ */
 const GATEWAY = `
 const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
 const { createSpawner } = await import(dist + '/runtimes/spawn/client.js');
@@ -29,7 +32,7 @@ await runtime.exec({ command: 'until [ -e up ]; do sleep 0.01; done' }, new Abor
 console.log(spawner.helperPid);
 `;
 
-/** Of every gateway here. */
+/** Owner id of every gateway that these tests start. */
 const OWNER = `crash${process.pid}`;
 afterAll(() => endOwned(OWNER, () => true, systemClock));
 
@@ -40,22 +43,22 @@ async function startGateway(stateDir: string, backend: RuntimeBackend, seconds: 
   return { child, helperPid: Number(line) };
 }
 
-/** Resolves when no process mentions the text. Rejects when the test's time is over. */
+/** Resolves when the command line of no process contains the text. Rejects when `signal` aborts, at the end of the test's time. */
 async function untilNone(text: string, signal: AbortSignal): Promise<void> {
   while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
 }
 
-/** Resolves when a process mentions the text. Rejects when the test's time is over. */
+/** Resolves when the command line of a process contains the text. Rejects when `signal` aborts, at the end of the test's time. */
 async function untilSome(text: string, signal: AbortSignal): Promise<void> {
   while ((await processesMentioning(text)).length === 0) await sleep(systemClock, 5, signal);
 }
 
-/** Ends the helper of a failed test, which would otherwise survive it. */
+/** Kills the spawn helper that a failed test has left running. */
 function killHelper(pid: number): void {
   try {
     process.kill(pid, 'SIGTERM');
   } catch {
-    // The helper has ended already.
+    // The helper has already ended.
   }
 }
 

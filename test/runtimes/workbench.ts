@@ -13,7 +13,7 @@ export const never: AbortSignal = new AbortController().signal;
 
 type SpecInput = Parameters<typeof runtimeSpecSchema.parse>[0] & object;
 
-/** A temporary directory, a spawner and the runtime providers that use them. */
+/** A temporary directory, a spawner and the runtime providers that use both. */
 export class Workbench {
   readonly dir: string;
   readonly stateDir: string;
@@ -44,7 +44,7 @@ export class Workbench {
     return this.provider(backend).start({ name, spec: parsed, proxy: null, readOnlyMounts: [], ...more }, never);
   }
 
-  /** Directories of sessions that still exist. */
+  /** Returns the directories of the sessions that have not been removed. */
   async sessionDirs(): Promise<string[]> {
     const found: string[] = [];
     for (const owner of await readdir(this.stateDir)) {
@@ -62,7 +62,10 @@ export class Workbench {
 
 let probed: Promise<string | null> | undefined;
 
-/** Why bubblewrap does not work here, with the command that helps; `null` when it works. Probed once per worker. */
+/**
+ * Resolves with the reason why bubblewrap does not work on this machine and the command that solves it; `null` when it works. It is probed
+ * once per test worker.
+ */
 export function bubblewrapMissing(): Promise<string | null> {
   probed ??= probeBubblewrap();
   return probed;
@@ -78,7 +81,10 @@ async function probeBubblewrap(): Promise<string | null> {
   }
 }
 
-/** Process ids and command lines of live processes whose command line contains the text. Zombies have none. */
+/**
+ * Returns the process ids and command lines of the live processes whose command line contains the text. Zombies are left out, since they
+ * have no command line.
+ */
 export async function processesMentioning(text: string): Promise<string[]> {
   const found: string[] = [];
   for (const name of await readdir('/proc')) {
@@ -89,7 +95,7 @@ export async function processesMentioning(text: string): Promise<string[]> {
   return found;
 }
 
-/** Ids of processes in whose mount namespace the path of a mount contains the text. */
+/** Returns the ids of the processes that have a mount whose path contains the text. */
 export async function processesThatMount(text: string): Promise<string[]> {
   const found: string[] = [];
   for (const name of await readdir('/proc')) {
@@ -100,7 +106,7 @@ export async function processesThatMount(text: string): Promise<string[]> {
   return found;
 }
 
-/** A duration for `sleep` that is unlikely to occur in the command line of another process. */
+/** Returns a number of seconds for `sleep` that is unlikely to occur in the command line of another process. */
 export function uniqueSeconds(): string {
   return String(100_000 + Math.floor(Math.random() * 900_000));
 }

@@ -27,14 +27,14 @@ const LEASE = leaseSchema.parse({
   task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' } },
 });
 
-/** A reply to a heartbeat that changes nothing on the node. */
+/** Reply to a heartbeat after which the node changes nothing. */
 const NO_CHANGES = { stop: [], draining: false, engines: null };
 
 type Calls = { register: number; lease: number; heartbeat: number; deliver: number; partial: number };
 
 let agent: NodeAgent | null = null;
 const clock = new VirtualClock();
-/** Closes the agent. Closing waits between its attempts, so the clock is advanced until it has closed. */
+/** Closes the agent. The agent pauses between the attempts of its last calls, so the clock is advanced until it has closed. */
 async function close(): Promise<void> {
   let closed = false;
   const closing = agent?.close().finally(() => {
@@ -57,7 +57,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
   const counted = <A extends unknown[], R>(name: keyof Calls, call: (...args: A) => Promise<R>) => {
     return (...args: A): Promise<R> => {
       calls[name]++;
-      // A fake server that replies immediately must let other callbacks run.
+      // The fake server replies immediately, so this lets other callbacks run before each reply.
       return new Promise((resolve) => setImmediate(resolve)).then(() => call(...args));
     };
   };
@@ -112,7 +112,7 @@ describe('a node that the server refuses', () => {
     expect(calls.heartbeat + calls.lease).toBeGreaterThan(2);
   });
 
-  it('continues when the server no longer knows it and refuses to register it', async () => {
+  it('continues its calls when the server does not know the node any more and refuses to register it', async () => {
     let known = true;
     const { calls } = start({
       register: async () => {
@@ -133,7 +133,7 @@ describe('a node that the server refuses', () => {
 });
 
 describe('leases that arrive while the node closes', () => {
-  it('are stopped like the others', async () => {
+  it('are stopped like all other sessions', async () => {
     let answer = (_: Lease[]): void => {};
     const stopped: (string | null)[] = [];
     start(
@@ -253,7 +253,7 @@ describe('a refusal of a delivery', () => {
   });
 });
 
-/** Returns one lease, then none. */
+/** Returns a fake server that grants one lease in the first call and no lease afterwards. */
 function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
   let leased = false;
   return {
@@ -265,7 +265,7 @@ function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
   };
 }
 
-/** The result of a session with two completions. */
+/** Runs a session with two model calls and returns its result. */
 async function finishedResult(): Promise<DeliveredResult> {
   const { attempt, deps } = bench();
   const result = await runSession(attempt, deps);
@@ -464,7 +464,7 @@ describe('a node that cannot run sessions', () => {
 });
 
 describe('heartbeats', () => {
-  it('are never held, nor their replies awaited, until a lease could expire', async () => {
+  it('are held by the server, and waited for by the node, only for so long that no lease can expire', async () => {
     const waits: number[] = [];
     const limits: number[] = [];
     start(
@@ -483,11 +483,11 @@ describe('heartbeats', () => {
     for (let i = 0; i < 50 && !waits.includes(0.25); i++) await settle();
     expect(waits).toContain(0.25);
     expect(limits.at(-1)).toBe(0.5);
-    // Without a lease, too, a hanging replica is detected within seconds.
+    // A hanging replica must be detected within seconds, even while the node has no lease.
     expect(Math.max(...limits)).toBe(6);
   });
 
-  it('that are answered late do not replace the renewal of newer ones', async () => {
+  it('whose replies arrive late do not replace the renewal by a newer heartbeat', async () => {
     let answer = (): void => {};
     let held: Promise<void> | null = null;
     let attempt: Attempt | null = null;

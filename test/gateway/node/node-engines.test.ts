@@ -5,7 +5,7 @@ import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
 import { silentLogger } from '../../../src/observe/log.ts';
 import { type EngineDirectory, type EngineSpec, engineSpecSchema, type PauseMode } from '../../../src/schema/index.ts';
 
-/** A pool that only records calls. `refuse` contains the ids of unreachable engines. */
+/** A fake engine pool that records calls. `refuse` contains the ids of engines whose registration fails. */
 class RecordingPool {
   readonly ids = new Set<string>();
   readonly refuse = new Set<string>();
@@ -65,14 +65,14 @@ function node(own: EngineSpec[] = []) {
 }
 
 describe('NodeEngines', () => {
-  it('registers and removes engines as the directory lists them, in addition to its own', async () => {
+  it('registers and removes engines as the directory lists them, in addition to those of the node', async () => {
     const { pool, engines } = node([spec('own')]);
     engines.apply(directory(1, { engines: [spec('a'), spec('b')], policy_version: 'v1' }));
     await engines.idle();
     expect([...pool.ids].sort()).toEqual(['a', 'b', 'own']);
     expect(engines.report()).toMatchObject({ revision: 1, heard: 1, problems: [] });
     engines.apply(directory(2, { engines: [spec('b')], removed: ['own', 'a'], policy_version: 'v1' }));
-    // Immediately, because no call may start at a removed engine after apply has returned.
+    // Checked without waiting, because no call may start at a removed engine after `apply` has returned.
     expect([...pool.ids]).toEqual(['b']);
     await engines.idle();
     expect(pool.log.filter((entry) => entry.startsWith('version'))).toEqual(['version v1']);

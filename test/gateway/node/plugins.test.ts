@@ -25,7 +25,7 @@ async function moduleOf(name: string, text: string): Promise<string> {
   return path;
 }
 
-/** Writes a module whose builder has `body` as its build function, and returns the path. */
+/** Writes a module with a builder whose build function has the body `body`, and returns the module's path. */
 function building(name: string, body: string): Promise<string> {
   return moduleOf(
     name,

@@ -82,7 +82,7 @@ describe('StagePools', () => {
 
 type Durations = { readonly init: number; readonly run: number; readonly postrun: number };
 type Stage = keyof Durations;
-/** Times at which a session was leased, in each stage, and delivered. */
+/** When a session was leased, was in each stage, and was delivered. */
 type Course = {
   readonly leased: number;
   readonly spans: Record<Stage, readonly [number, number]>;
@@ -90,7 +90,7 @@ type Course = {
 };
 type Sizes = { init: number; ready: number; run: number; postrun: number };
 
-/** Takes sessions through the pools as a node does, with the given durations of their stages. */
+/** Runs sessions through the pools as a node does, with the given durations of their stages. Returns the times of each session. */
 async function courses(
   policy: DispatchPolicy,
   sizes: Sizes,
@@ -138,7 +138,7 @@ async function courses(
   return done;
 }
 
-/** The most sessions in a stage at one time. */
+/** Returns the largest number of sessions that were in a stage concurrently. */
 function peak(all: readonly Course[], stage: Stage): number {
   const starts = all.map(({ spans }) => spans[stage][0]);
   return Math.max(

@@ -37,7 +37,7 @@ function leaseOf(session: string, over: Partial<Lease> = {}): Lease {
   });
 }
 
-/** Completions of one session, each of which continues the one before. */
+/** Builds `count` completions of one session, each of which continues the previous one. */
 function turnsOf(session: string, count: number, attempt = 1): Completion[] {
   const t = new Transcript();
   let history = t.start();
@@ -50,7 +50,7 @@ function turnsOf(session: string, count: number, attempt = 1): Completion[] {
 
 type InterruptedAttempt = { readonly lease: Lease; readonly completions: readonly Completion[] };
 
-/** Leaves the records of a gateway that was killed after it had started these attempts and recorded their completions. */
+/** Writes the records that a killed gateway leaves after it has started these attempts and recorded their completions. */
 async function recordInterrupted(attempts: readonly InterruptedAttempt[], segmentBytes = 100_000): Promise<void> {
   const records = await AttemptRecords.open(join(dir, 'attempts'));
   const journal = await CaptureJournal.open(join(dir, 'journal'), { segmentBytes });
@@ -78,7 +78,10 @@ type RecoveringGateway = {
   tries: number;
 };
 
-/** Starts the recovery of the next gateway. `answer` returns the error with which its server refuses a partial result, or null. */
+/**
+ * Starts the recovery of the next gateway. `answer` returns the error with which the server refuses a session's partial result; `null`
+ * when the server accepts it.
+ */
 async function startRecovery(answer: (session: string) => FloeError | null = () => null): Promise<RecoveringGateway> {
   const records = await AttemptRecords.open(join(dir, 'attempts'));
   const journal = await CaptureJournal.open(join(dir, 'journal'));
@@ -124,7 +127,7 @@ describe('Recovery', () => {
   it('delivers each attempt as it was recorded and removes its records', async () => {
     const one = { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 5) };
     const two = { lease: leaseOf('ses.2', { attempt: 2 }), completions: turnsOf('ses.2', 3, 2) };
-    // With small segments, so that each attempt is in several.
+    // The segments are small, so that each attempt is in several of them.
     await recordInterrupted([one, two], 1500);
     expect((await ls('journal')).length).toBeGreaterThan(2);
     const gateway = await startRecovery();
@@ -158,7 +161,7 @@ describe('Recovery', () => {
     expect(await ls('journal')).toEqual([]);
   });
 
-  it('keeps an attempt that the server cannot accept yet and delivers the others', async () => {
+  it('keeps an attempt that the server cannot accept yet and delivers all other attempts', async () => {
     await recordInterrupted([
       { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) },
       { lease: leaseOf('ses_2'), completions: turnsOf('ses_2', 2) },
@@ -169,7 +172,7 @@ describe('Recovery', () => {
     expect(gateway.delivered.map(({ summary }) => summary.session_id)).toEqual(['ses_2']);
     expect(await ls('journal')).toHaveLength(1);
     await gateway.recovery.close();
-    // As after a crash, the next process starts from the beginning.
+    // The next process starts over, as after a crash.
     const next = await startRecovery();
     await next.recovery.done;
     expect(next.delivered.map(({ summary }) => [summary.session_id, summary.completion_count])).toEqual([['ses_1', 2]]);
@@ -198,9 +201,9 @@ describe('Recovery', () => {
     },
   );
 
-  it('continues with the others when one segment cannot be read or removed', async () => {
+  it('continues with the other segments when one cannot be read or removed', async () => {
     await recordInterrupted([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) }]);
-    // A directory in place of a segment fails every read, as EIO does.
+    // The segment is replaced by a directory, of which every read fails, as a read fails with EIO.
     await mkdir(join(dir, 'journal', 'capture-00000000.log'));
     const gateway = await startRecovery();
     await gateway.recovery.done;
@@ -248,7 +251,7 @@ describe('Recovery', () => {
     const [name = ''] = await ls('journal');
     const path = join(dir, 'journal', name);
     const data = await readFile(path);
-    // In the third record, on which the fourth depends.
+    // Damages the third record, on which the fourth depends.
     const at = data.indexOf(completions[2]?.completionId as string);
     data.writeUInt8(data.readUInt8(at) ^ 1, at);
     await writeFile(path, data);

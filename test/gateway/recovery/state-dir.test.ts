@@ -13,7 +13,7 @@ beforeEach(async () => {
 });
 afterEach(() => removeTree(dir));
 
-/** Creates the read-only directories of a session that used Go's module cache. */
+/** Creates the read-only directories that a session leaves when it has used Go's module cache. */
 async function readOnlySession(): Promise<void> {
   const cache = join(dir, 'sessions', 'local', 'ses_1-1-agent', 'home', 'go', 'pkg');
   await mkdir(cache, { recursive: true });
@@ -22,7 +22,7 @@ async function readOnlySession(): Promise<void> {
 }
 
 describe('openStateDir', () => {
-  // Conclusive only without privilege, since root can remove everything; unprivileged.test.ts repeats it so.
+  // Proves nothing when root runs it, since root can remove everything. unprivileged.test.ts runs it as another user.
   it('removes the read-only directories of agents, at the start and at release', async () => {
     await (await openStateDir(dir, systemClock)).release();
     await readOnlySession();
@@ -36,7 +36,7 @@ describe('openStateDir', () => {
 
   it('releases the lock even when a session directory cannot be removed', async () => {
     const state = await openStateDir(dir, systemClock);
-    // Deeper than the longest possible path, so that not even root can remove it by path.
+    // The directory tree is deeper than the longest possible path, so that not even root can remove it by its path.
     const half = Array.from({ length: 15 }, () => 'd'.repeat(200));
     const [one, two] = [join(state.sessions, ...half), join(state.sessions, 'two')];
     for (const deep of [one, join(two, ...half)]) await mkdir(deep, { recursive: true });

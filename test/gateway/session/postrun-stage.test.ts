@@ -124,7 +124,7 @@ describe('the artifacts of a session', () => {
 });
 
 describe('a result that is too large with its artifacts', () => {
-  it('is delivered without them and states the reason', async () => {
+  it('is delivered without its artifacts and states the reason', async () => {
     const { attempt, deps } = bench(PACKED);
     const result = await runSession(attempt, deps);
     if (result === null) throw new Error('there is a result');
@@ -144,7 +144,7 @@ describe('a result that is too large with its artifacts', () => {
   });
 });
 
-/** A session of two turns, of which the second prompt renders the first turn in other tokens. */
+/** Builds a session of two turns whose second prompt renders the first turn in other token ids than were sampled. */
 function drifted(): Transcript {
   const t = new Transcript();
   const h0 = t.start();

@@ -6,7 +6,7 @@ import { bench, ENDED_WELL, runtimeOf, settle } from '../session-bench.ts';
 const never = new AbortController().signal;
 
 describe('StartLimits', () => {
-  it('limits the concurrent starts of a back end and no other', async () => {
+  it('limits the concurrent starts of one back end and of no other back end', async () => {
     const limits = new StartLimits({ bubblewrap: 1 });
     const end = await limits.acquire('bubblewrap', never);
     await Promise.all([limits.acquire('local', never), limits.acquire('local', never)]);
@@ -71,7 +71,7 @@ describe('a session that waits for a start permit', () => {
     const first = await deps.sandboxes.awaitPermit(attempt.spec, never);
     const ended = runSession(attempt, deps);
     await settle();
-    // Another session's start is granted before that of this session's evaluator.
+    // The start of another session's sandbox is granted before the start of the runtime for this session's evaluator.
     const second = deps.sandboxes.awaitPermit(attempt.spec, never).then((permit) => {
       end = permit;
     });

@@ -20,7 +20,7 @@ describe("the evaluator's fresh runtime", () => {
     expect(result?.summary.error?.code).toBe('deadline_exceeded');
   });
 
-  it('is given up when the outcome needs no evaluation', async () => {
+  it('is not waited for when the outcome needs no evaluation', async () => {
     const { attempt, deps } = bench({ ...hangingEval, session: { completionCount: 0 } });
     const result = await runSession(attempt, deps);
     expect(result?.summary).toMatchObject({ outcome: 'no_completions', reward: null });

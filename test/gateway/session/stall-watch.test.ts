@@ -64,7 +64,7 @@ describe('withStallWatch', () => {
 describe('a stalled stage', () => {
   const task = { timeout_seconds: 1_000_000, max_attempts: 1, budgets: { stall: 30 } };
 
-  it('is an environment error with the duration when it is INIT', async () => {
+  it('is an environment error that states the duration when the stage is INIT', async () => {
     const { attempt, deps, clock, alive } = bench({ task, start: (_, __, signal) => untilAborted(signal) });
     const ended = runSession(attempt, deps);
     await settle();
@@ -99,7 +99,7 @@ describe('a stalled stage', () => {
     });
   });
 
-  it('leaves no reward when it is the evaluation', async () => {
+  it('leaves the reward null when the stage is the evaluation', async () => {
     const { attempt, deps, clock } = bench({ task, evaluate: (_, signal) => untilAborted(signal) });
     const ended = runSession(attempt, deps);
     await settle();

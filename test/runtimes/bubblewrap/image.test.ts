@@ -7,7 +7,7 @@ import { bubblewrapMissing, never, Workbench } from '../workbench.ts';
 
 const problem = await bubblewrapMissing();
 
-/** Creates a root file system with a shell, a few programs and their libraries. */
+/** Creates a root file system in `dir`, with a shell, a few programs and their libraries. */
 function makeImage(dir: string): void {
   for (const name of ['usr/bin', 'etc', 'proc', 'dev', 'tmp', 'testbed', 'var']) {
     mkdirSync(join(dir, name), { recursive: true });

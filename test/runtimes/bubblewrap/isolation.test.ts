@@ -118,7 +118,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
       const lines = await processesMentioning(`sleep ${seconds}`);
       owners = lines.flatMap((line) => {
         const status = readFileSync(`/proc/${line.split(' ')[0]}/status`, 'utf8');
-        // Processes of the sandbox have a process id in two nested namespaces.
+        // A process of the sandbox has at least two process ids, because its pid namespace is nested in the host's.
         return /^NSpid:\t\d+\t\d+/m.test(status) ? [/^Uid:\t(\d+)/m.exec(status)?.[1] ?? ''] : [];
       });
     }
@@ -239,7 +239,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
   });
 });
 
-/** The mounts of the host, without those of concurrent tests of full disks. */
+/** Returns the mounts of the host, without those that concurrent tests of full disks have made. */
 function hostMounts(): string[] {
   const lines = readFileSync('/proc/self/mountinfo', 'utf8').split('\n');
   return lines.filter((line) => !line.includes('/floe-disk-'));

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 
-/** A user id that no system uses and that owns no file. */
+/** User id for the tests. No system assigns it, and it owns no file. */
 const USER = 61_843;
 const NESTED = 'FLOE_TEST_NESTED';
 
@@ -13,7 +13,7 @@ const isRoot = process.getuid?.() === 0;
 
 function mayRead(): boolean {
   const drop = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
-  // In a child of the unprivileged process, since setpriv itself can still read every file when it starts a process.
+  // The file is read in a child of the unprivileged process, since setpriv itself still reads files with root's privileges.
   const script =
     "require('node:child_process').execFileSync(process.execPath, ['node_modules/vitest/vitest.mjs', '--version'])";
   return spawnSync('setpriv', [...drop, process.execPath, '-e', script]).status === 0;

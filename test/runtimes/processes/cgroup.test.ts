@@ -52,7 +52,8 @@ describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
 
   it('distinguishes a command that ended at its limit from one that failed by itself', async () => {
     const runtime = await bench.start('bubblewrap', { max_processes: 20 });
-    // This shell ends as soon as a fork fails, long before the next check of the limits.
+    // The shell ends as soon as a fork fails, long before the next check of the limits, so only the counters of the control group show
+    // which limit it hit.
     const gaveUp = await runtime.exec({ command: 'while :; do sleep 30 & done' }, never);
     expect(gaveUp.killedBy).toBe('processes');
     const failed = await runtime.exec({ command: 'exit 2' }, never);
@@ -67,7 +68,8 @@ describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
     const spin =
       'const s = performance.now(); while (performance.now() - s < 600); const u = process.cpuUsage(); console.log((u.user + u.system) / 1000)';
     const result = await runtime.exec({ command: ['node', '-e', spin] }, never);
-    // A tenth of 600 ms and of the start, plus one quota period; without the limit it would be all of that time.
+    // Processor time in ms. Allowed is a tenth of the 600 ms and of the start time, plus one quota period; without the limit it would be
+    // all of the 600 ms.
     expect(Number(result.stdout)).toBeLessThan(400);
     await runtime.stop();
   });

@@ -19,8 +19,8 @@ const backends: readonly RuntimeBackend[] = problem === null ? ['local', 'bubble
 const hasGroups = (await Cgroups.find(systemClock, 'probe')) !== null;
 
 /**
- * A gateway with one sandbox, whose agent does everything to survive it: it ignores signals, forks twice, leaves its process group and
- * session, and keeps its parent's output open.
+ * Program of a gateway with one sandbox. The agent does everything to outlive it: it ignores signals, forks twice, leaves its process
+ * group and session, and keeps its parent's output open.
  */
 const GATEWAY = `
 const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
@@ -57,7 +57,7 @@ async function startGateway(stateDir: string, backend: RuntimeBackend): Promise<
   return { id, seconds, helperPid: Number(line), child };
 }
 
-/** Kills gateway and helper together, so that neither can end the processes of the other. */
+/** Suspends the helper and then kills gateway and helper, so that neither can end the other's processes. */
 async function killBoth({ helperPid, child }: KilledGateway): Promise<void> {
   process.kill(helperPid, 'SIGSTOP');
   child.kill('SIGKILL');
@@ -83,7 +83,7 @@ describe.each(backends)('endOwned, after gateway and spawn helper of a %s sandbo
       expect(await processesMentioning(dead.seconds)).toEqual([]);
       expect(await labelledProcesses(dead.id)).toEqual([]);
       expect(await groupsOf(dead.id)).toEqual([]);
-      // The other one is alive, and then dead too: it is left alone both times.
+      // The sandbox of the other gateway must be left alone, while that gateway lives and after its death.
       expect(await processesMentioning(other.seconds)).not.toEqual([]);
       await killBoth(other);
       await endOwned(dead.id, () => true, systemClock);
@@ -146,7 +146,7 @@ describe('a cancelled command', () => {
       const seconds = uniqueSeconds();
       const runtime = await bench.start(backend);
       const cancel = new AbortController();
-      // Without control groups a process that clears its environment cannot be attributed to its sandbox.
+      // Without control groups, a process that clears its environment cannot be attributed to its sandbox, so it does not clear it then.
       const clear = backend === 'local' && !hasGroups ? '' : 'env -i';
       const command = `trap '' TERM; (${clear} setsid sleep ${seconds} &); (setsid sleep ${seconds} &); sleep ${seconds}`;
       const running = runtime.exec({ command }, cancel.signal).catch((error: unknown) => error);
@@ -169,7 +169,7 @@ it('reports activity while a command writes output', async () => {
   let calls = 0;
   const onActivity = (): void => {
     calls++;
-    // The first call reports the start of the command.
+    // The first call reports the start of the command, and the second one its first output.
     if (calls === 2) seen();
   };
   const runtime = await bench.start('local', {}, { onActivity });

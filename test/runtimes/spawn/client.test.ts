@@ -26,7 +26,7 @@ describe('the spawner', () => {
 
   it('gives children the umask 022 whatever the umask of the gateway', () => {
     const client = join(import.meta.dirname, '..', '..', '..', 'dist', 'runtimes', 'spawn', 'client.js');
-    // A thread cannot change its umask, so the gateway is a process.
+    // The gateway is a separate process, because a worker thread cannot change its umask.
     const gateway = `
       const { createSpawner } = await import(${JSON.stringify(client)});
       const spawner = await createSpawner();
