@@ -13,14 +13,17 @@ import { buildTrajectory } from '../src/tokens/trajectory.ts';
 import { median, printReport, type ReportRow, round } from './report.ts';
 
 const isQuick = process.argv.includes('--quick');
-/** Runs before the measured ones, until the compiler has settled. */
+/** Number of runs before the measured ones, so that the JIT compiler has finished optimising. */
 const WARM_UP = 60;
 const RUNS = isQuick ? 15 : 101;
 const VOCABULARY = 151_643;
 const CLOSE = 151_645;
 const CHARS_PER_TOKEN = 4;
 
-/** Turns and tokens of a session, from small to large: the last must not cost more per token than the first. */
+/**
+ * Number of turns and tokens of each measured session, in ascending order. The largest session must not cost more per token than the
+ * smallest.
+ */
 const SIZES: readonly (readonly [turns: number, tokens: number])[] = [
   [15, 10_000],
   [60, 40_000],
@@ -29,7 +32,7 @@ const SIZES: readonly (readonly [turns: number, tokens: number])[] = [
   [400, 400_000],
 ];
 
-/** A repeatable stream of numbers in [0, 1) (a linear congruential generator, because it is the cheapest). */
+/** Returns a repeatable generator of numbers in [0, 1). It is a linear congruential generator, because that is the fastest kind. */
 function random(seed: number): () => number {
   let state = seed;
   return () => {
@@ -46,7 +49,7 @@ function textOf(next: () => number, tokens: number): string {
   return text;
 }
 
-/** The completions of a session, one per turn, whose prompts are all views of one buffer. */
+/** Returns the completions of a session, one per turn. All their prompts are views of one buffer. */
 function sessionOf(turns: number, tokens: number, sampledShare = 0.5): Completion[] {
   const next = random(turns * 7 + tokens);
   const perTurn = Math.round(tokens / turns);
@@ -121,7 +124,7 @@ function assistant(index: number, text: string): AssistantMessage {
   };
 }
 
-/** CPU milliseconds of one call, the median of many. */
+/** Returns the CPU milliseconds of one call of `work`: the median of {@link RUNS} calls. */
 function cpuMs(work: () => unknown): number {
   for (let i = 0; i < WARM_UP; i++) work();
   const times: number[] = [];
@@ -168,7 +171,7 @@ for (const [turns, tokens] of SIZES) {
     rows.push(['  with 95 % of it sampled', `${keys.cpu_ms_200x200k_all_sampled} ms`, `${round(all.mb)} MB of JSON`]);
   }
 }
-// Compared with the second smallest: a run of the smallest is near the clock's resolution.
+// The largest session is compared with the second smallest, because a run of the smallest is close to the clock's resolution.
 const growth = round((perToken.at(-1) ?? 0) / (perToken[1] ?? 1));
 keys.ns_per_token_largest_over_60x40k = growth;
 rows.push(['per token, largest to 60 x 40k', growth, '1 is linear']);

@@ -1,4 +1,4 @@
-// Child processes of a bench, which reply to requests over the IPC channel one at a time or several.
+// Child processes of a bench. They reply to requests over the IPC channel and can process several concurrently.
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
@@ -6,21 +6,21 @@ import { systemClock } from '../src/core/clock.ts';
 
 type Message = Readonly<Record<string, unknown>>;
 
-/** A process that was started with `startChild`. */
+/** A process that `startChild` has started. */
 export type BenchChild = {
-  /** What it reported when it was ready. */
+  /** The message that the process sent when it was ready. */
   readonly ready: Message;
-  /** When it reported that, on the system clock's monotonic time. */
+  /** The system clock's monotonic time in milliseconds at which the process reported that it was ready. */
   readonly readyMs: number;
-  /** Sends a request and resolves to the reply. Rejects with an Error when the process ends first. */
+  /** Sends a request and resolves to the reply. Rejects with an Error when the process ends before it replies. */
   request(kind: string, fields?: Message): Promise<Message>;
-  /** Ends the process and waits for it. */
+  /** Ends the process and waits until it has exited. */
   close(): Promise<void>;
 };
 
 /**
- * Starts a compiled module as a process of its own and waits until it is ready. The module calls `serveBench`. `args` are its command line.
- * Rejects with an Error when it ends before it is ready.
+ * Starts a compiled module as a separate process and waits until it is ready. The module must call `serveBench`; `args` are its
+ * command-line arguments. Rejects with an Error when the process ends before it is ready.
  */
 export async function startChild(
   module: URL,
@@ -61,12 +61,15 @@ export async function startChild(
   };
 }
 
-/** The id of the message that says a process is ready. */
+/** Id of the message with which a process reports that it is ready. */
 const READY_ID = 0;
 
 export type Handlers = Readonly<Record<string, (fields: never) => Message | Promise<Message>>>;
 
-/** In a child: reports `ready`, replies to requests by their kind, and calls `close` before it exits with its parent's channel. */
+/**
+ * Called in a child process: reports `ready`, and replies to requests with the handler for their kind. Calls `close` and exits when the
+ * parent closes the IPC channel.
+ */
 export function serveBench(ready: Message, handlers: Handlers, close: () => Promise<void> = async () => {}): void {
   process.on('message', async ({ id, kind, ...fields }: { id: number; kind: string }) => {
     const handler = handlers[kind];
@@ -80,19 +83,19 @@ export function serveBench(ready: Message, handlers: Handlers, close: () => Prom
   process.send?.({ ...ready, id: READY_ID });
 }
 
-/** CPU time of this process so far, user and system, in microseconds. */
+/** Returns the CPU time of this process so far, user and system, in microseconds. */
 export function cpuUs(): number {
   const { user, system } = process.cpuUsage();
   return user + system;
 }
 
-/** Collects garbage: twice, because the second pass frees what finalizers of the first released. */
+/** Collects garbage twice, because the second pass frees the objects that finalizers of the first pass released. */
 export function collectGarbage(): void {
   globalThis.gc?.();
   globalThis.gc?.();
 }
 
-/** Runs `work` for 0 to `count` - 1, `width` at a time. */
+/** Calls `work` with each number from 0 to `count` - 1, with at most `width` calls running concurrently. */
 export async function inParallel(
   count: number,
   width: number,

@@ -1,6 +1,6 @@
 import { type Program, runNamed } from '../tools/programs.ts';
 
-/** Every bench, by the name that `npm run bench -- NAME` takes. */
+/** All benches, by the name that `npm run bench -- NAME` accepts. */
 const PROGRAMS: Readonly<Record<string, Program>> = {
   builder: {
     summary: "CPU time of a session's trajectory: graph, builder, audit, JSON",

@@ -17,43 +17,49 @@ import { seededRandom } from '../tools/seeded-random.ts';
 import { machine, round } from './report.ts';
 
 const POLICIES = ['least_in_flight', 'assignment_count', 'consistent_hash'] as const;
-/** A min-heap over whole sessions, as ProRL uses it when a job is submitted: the session then stays, however slow its engine is. */
+/**
+ * Name of the policy that assigns whole sessions to engines with a min-heap, as ProRL does when a job is submitted. A session then stays on
+ * its engine, however slow this engine is.
+ */
 const PER_SESSION = 'min-heap/session';
 type PolicyName = (typeof POLICIES)[number] | typeof PER_SESSION;
 
 const SPEEDS = [1, 1, 1, 0.5];
 const EQUAL = [1, 1, 1, 1];
 
-/** About an 8B model on one accelerator: 100 tokens per second for one reply, 3,000 for 100; 20,000 prompt tokens per second. */
+/**
+ * Times of one engine step, like those of an 8B model on one accelerator: 100 tokens per second for one reply, 3,000 for 100 replies, and
+ * 20,000 prompt tokens per second.
+ */
 const STEP = { baseMs: 9, perReplyMs: 0.25, perPromptTokenMs: 0.05 };
 /** Most prompt tokens of one step, as in vLLM's chunked prefill. */
 const PROMPT_CHUNK = 2_048;
-/** Most concurrent replies, as vLLM's `max_num_seqs`. */
+/** Most concurrent replies of an engine, as vLLM's `max_num_seqs`. */
 const MAX_REPLIES = 128;
-/** Memory for about 400,000 tokens. */
+/** Capacity of the prefix cache in blocks: enough for about 400,000 tokens. */
 const CACHE_BLOCKS = 24_576;
 
-/** Means; lengths and pauses vary by a factor of about two around them. */
+/** Mean values of a session. The actual lengths and pauses vary around these by a factor of about two. */
 const SESSION = { systemTokens: 2_000, taskTokens: 600, turns: 14, replyTokens: 160, toolTokens: 350, toolMs: 1_500 };
 const CONCURRENT = 128;
-/** The first part of a run fills caches and batches and is not counted. */
+/** Length of the first part of a run, which is not counted because caches and batches fill in it. */
 const WARM_UP_MS = 60_000;
 const QUICK_MS = 60_000;
 const FULL_MS = 300_000;
 
-/** Simulated time. Promises settle after events that resolve one. */
+/** Advances simulated time from event to event. After an event that resolved a promise, it first lets the promise's continuations run. */
 class Timeline {
   readonly clock = new VirtualClock(0);
   private hasResolved = false;
 
-  /** Calls `callback` after `delayMs`; it returns whether it resolved a promise. */
+  /** Calls `callback` after `delayMs`. The callback returns whether it resolved a promise. */
   schedule(delayMs: number, callback: () => boolean): void {
     this.clock.schedule(delayMs, () => {
       if (callback()) this.hasResolved = true;
     });
   }
 
-  /** Resolves after `delayMs`. */
+  /** Resolves after `delayMs` of simulated time. */
   pause(delayMs: number): Promise<void> {
     return new Promise((resolve) => {
       this.schedule(delayMs, () => {
@@ -75,7 +81,7 @@ function settled(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-/** A log-normal number with this mean and sigma 0.7, at least 1. */
+/** Returns a log-normal random number with this mean and sigma 0.7, at least 1. */
 function around(mean: number, random: () => number): number {
   const gauss = Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
   return Math.max(1, Math.round(mean * Math.exp(0.7 * gauss - 0.245)));
@@ -88,13 +94,13 @@ type Counters = {
   readonly sampledTokens: number;
 };
 
-/** A call that waits for a slot or runs in one. */
+/** A call that waits for a slot of the engine or runs in one. */
 type RunningCall = {
   readonly ids: Int32Array;
   readonly request: GenerateRequest;
   readonly resolve: (reply: GenerateReply) => void;
   tokensLeft: number;
-  /** Prompt tokens that are neither cached nor computed yet. */
+  /** Number of prompt tokens that are neither cached nor computed yet. */
   uncomputed: number;
   isSampling: boolean;
 };
@@ -234,7 +240,7 @@ class BatchingEngine implements Engine {
     }
   }
 
-  /** Whether a reply has ended. */
+  /** Gives one token to every running reply. Returns whether a reply has ended. */
   private finishStep(): boolean {
     let hasEnded = false;
     for (const call of this.running) {
@@ -254,7 +260,7 @@ class BatchingEngine implements Engine {
   private replyTo({ ids, request: { maxTokens, seed } }: RunningCall): GenerateReply {
     const count = maxTokens ?? 0;
     const responseIds = Int32Array.from({ length: count }, (_, i) => (seed ?? 0) + i);
-    // Sampled tokens are cached too, for the next turn.
+    // The sampled tokens are cached as well, because the next turn's prompt contains them.
     this.cache.admit(joined(ids, responseIds), '');
     return {
       promptIds: ids,
@@ -275,7 +281,7 @@ function unused(): never {
   throw new Error('this bench makes no such call');
 }
 
-/** One session of a coding agent, from its first call to its last. */
+/** Runs one session of a coding agent, from its first call to its last. */
 async function runSession(pools: EnginePools, timeline: Timeline, index: number, pool: string): Promise<void> {
   const random = seededRandom(index * 7_919 + 1);
   const turns = around(SESSION.turns, random);
@@ -333,7 +339,7 @@ function requestOf({ index, turn, ids, maxTokens, seed, pool }: CallSpec): Gener
     stop: [],
     responseFormat: null,
     seed,
-    // The engine here does not read the text.
+    // The simulated engine uses the prompt's ids only, so its JSON text is empty.
     prompt: { ids, json: Buffer.alloc(0) },
     resumeFrom: null,
     cacheSalt: null,
@@ -355,7 +361,7 @@ async function run(name: PolicyName, speeds: readonly number[], durationMs: numb
     engineSpecSchema.parse({
       engine_id: `e${i}`,
       base_url: `http://engine-${i}.invalid:8000`,
-      // A pool for each engine: sessions take the pools in turn, which is what a min-heap over session counts amounts to.
+      // With one pool per engine, sessions take the pools in turn. This has the same effect as a min-heap over session counts.
       pool: isPerSession ? `pool-${i}` : 'default',
     }),
   );

@@ -1,14 +1,14 @@
-// What every bench prints: a table for people, and with --json one object as the last line.
+// Prints the results of a bench: a table, and with --json one JSON object as the last line.
 import { execFileSync } from 'node:child_process';
 import { cpus, totalmem } from 'node:os';
 
-/** Where and of what a figure was measured. */
+/** The machine and the commit on which a value was measured. */
 export type Machine = {
   readonly cpu: string;
   readonly cores: number;
   readonly memory_gib: number;
   readonly node: string;
-  /** The short commit; `+changes` follows when `src/` differs from it. */
+  /** Short hash of the commit, followed by `+changes` when `src/` differs from it. */
   readonly commit: string;
 };
 
@@ -29,26 +29,26 @@ function commit(): string {
     const changes = execFileSync('git', ['status', '--porcelain', 'src'], { encoding: 'utf8' });
     return changes === '' ? head : `${head}+changes`;
   } catch {
-    // This is not a git checkout.
+    // The files are not in a git checkout.
     return 'unknown';
   }
 }
 
-/** `null` for no values. */
+/** Returns the median of the values; `null` when there are no values. */
 export function median(values: readonly number[]): number | null {
   return percentile(values, 0.5);
 }
 
-/** The value below which `share` (0 to 1) of the values lie; `null` for no values. */
+/** Returns the value below which `share` (0 to 1) of the values lie; `null` when there are no values. */
 export function percentile(values: readonly number[], share: number): number | null {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? null;
 }
 
-/** One line of a report: a name, its value, and a remark. */
+/** One row of a report: a name, its value, and an optional remark. */
 export type ReportRow = readonly [name: string, value: string | number, remark?: string];
 
-/** Prints the rows as a table and, with `--json` on the command line, `keys` and the machine as the last line. */
+/** Prints the rows as a table. With `--json` on the command line, also prints `keys` and the machine as JSON in the last line. */
 export function printReport(title: string, rows: readonly ReportRow[], keys: Readonly<Record<string, unknown>>): void {
   const where = machine();
   const width = Math.max(...rows.map(([name]) => name.length));

@@ -35,7 +35,7 @@ const ATTRIBUTES = {
   sampled: true,
 };
 
-/** Records and sends all attempts; resolves when the collector has them. */
+/** Records all attempts and sends them. Resolves when the collector has received them. */
 type Subject = (url: string) => Promise<void>;
 
 const floe: Subject = async (url) => {
@@ -67,7 +67,7 @@ type SdkSpan = {
   end(): void;
 };
 
-/** The parts of the SDK that the bench calls: it is not among floe's dependencies, so its types are not either. */
+/** The parts of the OpenTelemetry SDK that the bench calls. The SDK is not a dependency of floe, so its own types are not available. */
 type Sdk = {
   readonly trace: { setSpan(context: unknown, span: SdkSpan): unknown };
   readonly ROOT_CONTEXT: unknown;
@@ -82,7 +82,7 @@ type Sdk = {
   readonly OTLPTraceExporter: new (options: object) => unknown;
 };
 
-/** `null` when the packages are not installed. */
+/** Loads the OpenTelemetry SDK; returns `null` when its packages are not installed. */
 async function loadSdk(): Promise<Sdk | null> {
   try {
     const modules: object[] = [];
@@ -93,7 +93,7 @@ async function loadSdk(): Promise<Sdk | null> {
   }
 }
 
-/** The same limits as those of floe's exporter. */
+/** Limits of the SDK's exporter, which equal those of floe's exporter. */
 const SDK_LIMITS = {
   maxQueueSize: 8_192,
   maxExportBatchSize: 512,
@@ -135,7 +135,7 @@ async function cpuMicrosPerSpan(subject: Subject, url: string): Promise<number> 
   return (user + system) / SPANS;
 }
 
-/** Median time in milliseconds that a fresh process takes to import `modules` after `base`. */
+/** Returns the median time in milliseconds that a new process takes to import `modules` after it has imported `base`. */
 function importMs(modules: readonly string[], base: readonly string[]): number {
   const load = (names: readonly string[]): string => names.map((name) => `await import('${name}');`).join('');
   const program = `${load(base)}const start = performance.now();${load(modules)}console.log(performance.now() - start)`;
@@ -148,7 +148,7 @@ function median(values: readonly number[]): number {
   return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? Number.NaN;
 }
 
-/** Runs as the collector: reads every request and reports its port to the parent process. */
+/** Runs this process as the collector: reads every request and reports its port to the parent process. */
 function serveCollector(): void {
   const server = createServer(async (request, response) => {
     for await (const _ of request);

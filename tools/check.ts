@@ -1,4 +1,4 @@
-// `npm run check`: everything that must hold before a commit. `--no-tests` leaves out the tests.
+// `npm run check`: runs every check that must pass before a commit. `--no-tests` leaves out the tests.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { packageRoot } from '../src/core/package-root.ts';

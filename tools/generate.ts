@@ -65,7 +65,9 @@ function metricsTable(registry: Registry, more: readonly string[]): string[] {
   return ['| Name | Type | Labels | What |', '|---|---|---|---|', ...rows, ...more];
 }
 
-/** prom-client declares the names of a metric's labels on its classes only, not on the type that a registry returns. */
+/**
+ * Returns the names of a metric's labels. prom-client declares them only on its metric classes, not on the type that a registry returns.
+ */
 function labelNames(registry: Registry, name: string): readonly string[] {
   const metric: unknown = registry.getSingleMetric(name);
   if (typeof metric !== 'object' || metric === null || !('labelNames' in metric)) return [];

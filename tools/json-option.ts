@@ -1,7 +1,10 @@
-/** Where a program writes its figures as JSON: `line` after its closing line, `file` with indentation. */
+/**
+ * The destinations of a program's JSON output: `line` prints it in one line after the closing line, and `file` is the path to which it is
+ * written with indentation.
+ */
 export type JsonOption = { readonly line: boolean; readonly file: string | null };
 
-/** Splits `--json`, or `--json FILE`, from a program's other arguments. */
+/** Separates the option `--json` or `--json FILE` from a program's other arguments. */
 export function takeJsonOption(args: readonly string[]): {
   readonly args: readonly string[];
   readonly json: JsonOption;

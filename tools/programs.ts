@@ -1,8 +1,8 @@
-/** A program that `npm run verify` or `npm run bench` starts by name. */
+/** A program that `npm run verify` or `npm run bench` starts by its name. */
 export type Program = {
-  /** What it does, in one line of the list. */
+  /** One-line description of the program, which is printed in the list of programs. */
   readonly summary: string;
-  /** Loads its module, which runs it with `process.argv.slice(2)` as its arguments. */
+  /** Loads the program's module. Loading runs the program with `process.argv.slice(2)` as its arguments. */
   readonly load: () => Promise<unknown>;
 };
 

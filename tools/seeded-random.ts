@@ -1,6 +1,8 @@
 import type { RandomSource } from '../src/core/random.ts';
 
-/** A generator of pseudo-random numbers in [0, 1), the same for the same seed (mulberry32), so that a run can be repeated. */
+/**
+ * Returns a generator of pseudo-random numbers in [0, 1) (mulberry32). The same seed gives the same numbers, so that a run can be repeated.
+ */
 export function seededRandom(seed: number): RandomSource {
   let state = seed >>> 0;
   return () => {

@@ -1,5 +1,5 @@
-// Prints a line for each test file with its failures; at the end the reasons of skipped tests, each once with its count, the list of
-// failures, and the line "N passed, N failed".
+// Prints a line for each test file with its failures. At the end it prints the reasons of skipped tests, each once with its count, the
+// list of failures, and the line "N passed, N failed".
 import { writeSync } from 'node:fs';
 import { relative } from 'node:path';
 import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
@@ -8,7 +8,7 @@ const indent = (text: string): string => text.replace(/^/gm, '    ');
 
 const textOf = (error: SerializedError): string => error.stack ?? error.message;
 
-/** Writes all of `text` synchronously: output that is still queued when a process exits is lost. */
+/** Writes all of `text` synchronously, because output that is still queued when a process exits is lost. */
 function print(text: string): void {
   let bytes = Buffer.from(`${text}\n`);
   while (bytes.length > 0) {
@@ -21,12 +21,12 @@ function print(text: string): void {
   }
 }
 
-/** What a test module was counted as, over a whole run. */
+/** Counts the passed, failed and skipped tests of a whole run. */
 class Totals {
   passed = 0;
   failed = 0;
   readonly failures: string[] = [];
-  /** The number of skipped tests by the reason that they gave. */
+  /** Number of skipped tests by the reason that they stated. */
   readonly skips = new Map<string, number>();
 
   addModule(module: TestModule): void {
@@ -73,7 +73,7 @@ export default class SummaryReporter implements Reporter {
       totals.fail('an error outside of any test');
     }
     for (const module of modules) totals.addModule(module);
-    // Other reporters print at this moment too; the closing line has to be the last one.
+    // The totals are printed when the process exits, because other reporters also print at the end and the closing line must be the last.
     process.on('exit', () => printTotals(totals));
   }
 }

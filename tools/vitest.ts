@@ -4,12 +4,12 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { packageRoot } from '../src/core/package-root.ts';
 
-/** Path of vitest's program, for callers that need its output. */
+/** Returns the path of vitest's program, for callers that capture its output. */
 export function vitestProgram(root: string = packageRoot()): string {
   return join(root, 'node_modules', 'vitest', 'vitest.mjs');
 }
 
-/** Runs vitest in the repository root with its output shown and `reporter` (a path from the root); returns its exit status. */
+/** Runs vitest in the repository root and shows its output. `reporter` is a path relative to the root. Returns vitest's exit status. */
 export function runVitest(args: readonly string[], reporter = './tools/summary-reporter.ts'): number {
   const vitest = spawnSync(process.execPath, [vitestProgram(), 'run', `--reporter=${reporter}`, ...args], {
     cwd: packageRoot(),
@@ -21,8 +21,8 @@ export function runVitest(args: readonly string[], reporter = './tools/summary-r
 export type TestCounts = { readonly passed: number; readonly failed: number };
 
 /**
- * Runs vitest as {@link runVitest} does, but leaves its closing line out of the output and returns the counts. A run that ends without
- * the line, or with an error after it, has at least one failure.
+ * Runs vitest as {@link runVitest} does, but removes its closing line from the output and returns the counts in it. When the line is
+ * missing, or the exit status is not 0, at least one failure is counted.
  */
 export async function countTests(
   args: readonly string[],

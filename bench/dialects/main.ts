@@ -14,7 +14,7 @@ import { HISTORIES } from './histories.ts';
 
 const TURNS = 60;
 const ROUNDS = process.argv.includes('--quick') ? 300 : 2_000;
-/** Rounds until the compiler has settled. */
+/** Number of rounds before the measured ones, so that the JIT compiler has finished optimising. */
 const WARM_UP = 200;
 
 const us = (ms: number): number => round(ms * 1_000, 1);
@@ -26,7 +26,7 @@ type Measured = {
   readonly turn_texts_us: number;
   readonly first_texts_us: number;
   readonly ratio_to_parse: number;
-  /** Without a filled memory: a session's first request, or one with another system text. */
+  /** Cost relative to JSON.parse when the session's memory is empty, as for a session's first request or one with another system text. */
   readonly ratio_of_first: number;
 };
 

@@ -1,20 +1,20 @@
-// What the client of the proxy bench sends, and how it measures it.
+// Makes the requests of the proxy bench's client, sends them and measures their latency.
 import type { Dispatcher } from 'undici';
 import { systemClock } from '../../src/core/clock.ts';
 import { inParallel } from '../child.ts';
 
 export const CHAT_PATH = '/v1/chat/completions';
 
-/** Sizes of a call: the request body, all prompt ids and the sampled ids of the reply. */
+/** Sizes of a call: bytes of the request body, number of prompt ids, and number of sampled ids in the reply. */
 export type CallKind = { readonly requestBytes: number; readonly promptIds: number; readonly responseIds: number };
 
-/** A turn in the middle of a coding session. */
+/** Sizes of a turn in the middle of a coding session. */
 export const TURN: CallKind = { requestBytes: 62_000, promptIds: 16_000, responseIds: 300 };
 export const SMALL: CallKind = { requestBytes: 350, promptIds: 60, responseIds: 20 };
-/** Sampled ids of one streamed chunk; the first chunk carries the prompt's ids alone. */
+/** Number of sampled ids in one streamed chunk. The first chunk carries only the prompt's ids. */
 export const CHUNK_IDS = 16;
 
-/** A session of the client: its history starts at half of a turn's size and has grown to half as much again at its end. */
+/** Sizes of a session of the client. Its first request has about `firstBytes` bytes, and its history grows with every turn. */
 const SESSION = { turns: 20, firstBytes: 44_000, resultChars: 380 };
 
 const TOOL_OUTPUT = 'def f(x):\n    return "a\\tb"  # some code with "quotes"\n';
@@ -47,14 +47,14 @@ function historyOf(bytes: number, name: string): Message[] {
   return messages;
 }
 
-/** Makes request bodies that differ in their last few characters, so that no two calls are duplicates. */
+/** Returns a function that makes request bodies. They differ in their last few characters, so that no two calls are duplicates. */
 export function bodiesOf({ requestBytes }: CallKind): (nonce: number) => string {
   const messages = historyOf(requestBytes, '');
   const head = JSON.stringify({ model: 'policy', max_tokens: 512, messages }).slice(0, -2);
   return (nonce) => `${head},{"role":"user","content":"continue ${nonce}"}]}`;
 }
 
-/** Sends one body and reads its reply to the end. Rejects with an Error for any status but 200. */
+/** Sends one body and reads the complete reply. Rejects with an Error for any status other than 200. */
 export async function send(client: Post, path: string, body: string, signal?: AbortSignal): Promise<string> {
   const reply = await client.request({ method: 'POST', path, headers: HEADERS, body, signal: signal ?? null });
   const text = await reply.body.text();
@@ -62,7 +62,7 @@ export async function send(client: Post, path: string, body: string, signal?: Ab
   return text;
 }
 
-/** `calls` requests over `connections`, to each of the paths in turn. Resolves to the latencies in milliseconds. */
+/** Sends `calls` requests over `connections` connections, to each of the paths in turn. Resolves to the latencies in milliseconds. */
 export async function round(
   client: Post,
   paths: readonly string[],
@@ -80,13 +80,13 @@ export async function round(
 }
 
 export type Conversation = {
-  /** The next request. */
+  /** Returns the body of the next request. */
   body(): string;
-  /** Continues the history with a reply and the result of its call. */
+  /** Appends a reply and the result of its tool call to the history. */
   addReply(text: string): void;
 };
 
-/** A conversation that continues from its own replies: each has a call, whose result is the next request's last message. */
+/** Returns a conversation in which every reply has a tool call, whose result is the last message of the next request. */
 export function conversation(name: number): Conversation {
   const messages = historyOf(SESSION.firstBytes, `Task ${name}.`);
   messages.push({ role: 'user', content: 'continue' });
@@ -103,7 +103,7 @@ export function conversation(name: number): Conversation {
   };
 }
 
-/** One conversation for each path, `connections` at a time. Resolves to the latencies in milliseconds. */
+/** Runs one conversation for each path, `connections` of them concurrently. Resolves to the latencies in milliseconds. */
 export async function converse(client: Post, paths: readonly string[], { connections }: Load): Promise<number[]> {
   const latencies: number[] = [];
   await inParallel(paths.length, connections, async (n) => {
@@ -125,7 +125,7 @@ function pathAt(paths: readonly string[], index: number): string {
   return path;
 }
 
-/** How many conversations make up about this many calls. */
+/** Returns the number of conversations that have at least this many calls in total. */
 export function conversationsOf(calls: number): number {
   return Math.ceil(calls / SESSION.turns);
 }

@@ -28,13 +28,22 @@ import {
   TURN,
 } from './client.ts';
 
-/** Turns of one session before the next one starts. */
+/** Number of turns of one session before the next session is opened. */
 const TURNS_PER_SESSION = 50;
-/** With 64 connections the engine takes this long, so that queueing in the client does not hide the proxy's latency. */
+/**
+ * Milliseconds that the engine takes for a reply in rounds with 64 connections, so that queueing in the client does not hide the proxy's
+ * latency.
+ */
 const PACED_MS = 25;
-/** The least share of calls in tokens mode whose prompt continues a recorded turn: all but the first of each session. */
+/**
+ * Smallest accepted share of calls in tokens mode whose prompt continues a recorded turn. All calls except the first of each session
+ * should.
+ */
 const MIN_SPLICED = 0.9;
-/** Concurrent sessions: each has a connection, half of them a socket of their own, and an engine that takes seconds for a turn. */
+/**
+ * The bench with many concurrent sessions. Each session has a connection, half of the sessions have a separate socket, and the engine takes
+ * seconds for a turn.
+ */
 const CROWD = { sessions: 1_024, sockets: 512, engineMs: 10_000, limitMs: 60_000 };
 
 type Mode = 'chat' | 'tokens';
@@ -52,7 +61,7 @@ type Rig = {
   readonly throughFloor: Pool;
 };
 
-/** Latencies in milliseconds, CPU time in microseconds per call. */
+/** Latencies in milliseconds, and CPU time in microseconds per call. */
 type Measured = { readonly latencies: readonly number[]; readonly cpuUs: number };
 
 const option = (name: string): string | null =>
@@ -71,7 +80,7 @@ function must(value: number | null): number {
   return value;
 }
 
-/** What the disk alone takes for one small record, which is part of every call's latency: the median in milliseconds. */
+/** Returns the median time in milliseconds that the disk takes to sync one small record. This time is part of every call's latency. */
 async function measureSync(directory: string): Promise<number> {
   const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND | constants.O_DSYNC;
   const file = await open(join(directory, 'sync'), flags);
@@ -91,7 +100,7 @@ async function cpuUsOf(child: BenchChild): Promise<number> {
   return us;
 }
 
-/** Runs `work` with new sessions of the proxy; also resolves to the share of calls whose prompt continued a recorded turn. */
+/** Runs `work` with new sessions of the proxy. Also resolves to the share of calls whose prompt continued a recorded turn (`spliced`). */
 async function withSessions(
   { proxy }: Rig,
   opening: { readonly count: number; readonly mode: Mode },
@@ -114,7 +123,7 @@ async function throughFloor(rig: Rig, body: (nonce: number) => string, load: Loa
 
 type Plan = Load & { readonly rounds: number; readonly delayMs?: number; readonly mode?: Mode };
 
-/** Medians of the rounds; engine, floor and proxy are compared within each round. */
+/** Measures calls of one size. Returns the medians over all rounds; engine, floor and proxy are compared within each round. */
 async function measure(
   rig: Rig,
   kind: CallKind,
@@ -124,7 +133,7 @@ async function measure(
   const body = bodiesOf(kind);
   const load = { connections, calls };
   const rows: Row[] = [];
-  // The first round only warms up.
+  // The first round is a warm-up and is not counted.
   for (let i = 0; i <= rounds; i++) {
     const direct = await round(rig.direct, [CHAT_PATH], body, load);
     const floor = await throughFloor(rig, body, load);
@@ -176,7 +185,7 @@ type CrowdResult = {
   readonly idleLag: Lag;
 };
 
-/** Many concurrent sessions: half stream in chat mode, half continue conversations in tokens mode; half have a socket of their own. */
+/** Runs many concurrent sessions: half stream in chat mode, half continue conversations in tokens mode, and half have a separate socket. */
 async function crowd(rig: Rig, turns: number): Promise<CrowdResult> {
   await rig.engine.request('delay', { delayMs: CROWD.engineMs });
   const half = CROWD.sessions / 2;
@@ -199,7 +208,7 @@ async function crowd(rig: Rig, turns: number): Promise<CrowdResult> {
       headersTimeout: 0,
       bodyTimeout: 0,
     });
-    // The sessions start at different times, as agents do.
+    // The sessions start at different times, as real agents do.
     await sleep(systemClock, (CROWD.engineMs * index * 0.618) % CROWD.engineMs);
     const talk = index < half ? streamed : conversation(index);
     for (let turn = 0; turn < turns; turn++) {
@@ -235,7 +244,7 @@ type Growth = {
   readonly externalMb: number;
 };
 
-/** Small calls of sessions that open and close: the memory held after all of them, less the memory held after a warm-up. */
+/** Sends small calls in sessions that are opened and closed. Returns the memory after all of them, less the memory after a warm-up. */
 async function growth(rig: Rig, calls: number, warmUpCalls: number): Promise<Growth> {
   await rig.engine.request('delay', { delayMs: 0 });
   const body = bodiesOf(SMALL);

@@ -1,5 +1,5 @@
-// The proxy as a process of its own or, with the role `floor`, the least that can stand between a client and an engine and read both
-// bodies: node:http, undici, JSON.parse. argv: role, engine URL, directory of the journal.
+// Runs the proxy in a separate process. With the role `floor`, it instead runs the simplest program that forwards calls between client and
+// engine and parses both bodies, with node:http, undici and JSON.parse. Arguments: role, engine URL, directory of the journal.
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -15,7 +15,7 @@ import { type EngineMode, engineSpecSchema, samplingSchema, taskEngineSchema } f
 import { collectGarbage, cpuUs, type Handlers, serveBench } from '../child.ts';
 
 const [, , role, engineUrl = '', directory = ''] = process.argv;
-/** Interval at which the event loop's delay is sampled; a sample that is later than that is lag. */
+/** Milliseconds between two samples of the event loop's delay. The time by which a sample is late is the lag. */
 const LAG_STEP_MS = 10;
 const lag = monitorEventLoopDelay({ resolution: LAG_STEP_MS });
 lag.enable();
@@ -75,7 +75,7 @@ async function serveProxy(): Promise<void> {
     { port: Number(new URL(proxy.origin).port) },
     {
       ...COMMON,
-      /** `sockets` of the sessions get a Unix socket of their own. */
+      /** Opens sessions. `sockets` is the number of sessions that get a separate Unix socket. */
       async open({ count, mode, sockets = 0 }: { count: number; mode: EngineMode; sockets?: number }) {
         const engine = taskEngineSchema.parse({ mode });
         const opening: { key: string; socketPath: string | null }[] = [];

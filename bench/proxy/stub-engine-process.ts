@@ -1,5 +1,5 @@
-// A vLLM server that sends prepared replies and so costs next to nothing. It renders prompts with a trivial template: four characters
-// are one id.
+// A vLLM server that sends prepared replies, so that it takes almost no CPU time. Its chat template is trivial: every four characters
+// become one id.
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -7,11 +7,11 @@ import { systemClock } from '../../src/core/clock.ts';
 import { serveBench } from '../child.ts';
 import { type CallKind, CHAT_PATH, CHUNK_IDS, SMALL, TURN } from './client.ts';
 
-/** Replies of one kind differ in their last prompt ids, as the turns of a session do. */
+/** Number of different replies of one kind. They differ in the last prompt ids, as the turns of a session do. */
 const VARIANTS = 16;
 const CHANGING_IDS = 300;
 
-/** Ids of the template; those of text follow them. */
+/** Ids of the template's delimiters. The ids of text begin after these. */
 const START = 1;
 const CLOSE = 2;
 const LINE = 3;
@@ -58,7 +58,7 @@ function chatReply(kind: CallKind, variant: number): Buffer {
   return Buffer.from(JSON.stringify({ ...head, choices: [choice], usage, prompt_token_ids: prompt }));
 }
 
-/** The events of the same reply as a stream: the prompt's ids, sampled ids by the chunk, usage. */
+/** Returns the events of the same reply as a stream: first the prompt's ids, then sampled ids in chunks, then the usage. */
 function chatEvents(kind: CallKind, variant: number): Buffer[] {
   const [prompt, sampled] = [promptIds(kind.promptIds, variant), sampledIds(kind.responseIds, variant)];
   const head = { id: 'chatcmpl-stub', object: 'chat.completion.chunk', created: 1_700_000_000, model: 'stub' };
@@ -117,7 +117,7 @@ function rendered({ messages, add_generation_prompt }: RenderRequest): Buffer {
   return Buffer.from(JSON.stringify({ token_ids: ids }));
 }
 
-/** The part of a reply before the prompt's ids, which are copied from the request. */
+/** Returns the part of a reply before the prompt's ids, which are copied from the request. */
 function generatedHead(variant: number): Buffer {
   const ids = sampledIds(TURN.responseIds, variant);
   const content = ids.map((token_id, i) => ({ token_id, logprob: logprobAt(i), rank: 1, top_logprobs: [] }));
@@ -126,7 +126,7 @@ function generatedHead(variant: number): Buffer {
   return Buffer.from(`${text.slice(0, -1)},"prompt_token_ids":`);
 }
 
-/** The prompt's ids as text, from a request. */
+/** Returns the JSON text of the prompt's ids from a request. */
 function echoOf(body: Buffer): Buffer {
   const key = '"token_ids":';
   const start = body.indexOf(key) + key.length;
@@ -163,7 +163,7 @@ const generatedHeads = Array.from({ length: VARIANTS }, (_, variant) => generate
 let delayMs = 0;
 let served = 0;
 
-/** The prepared value of the next call. */
+/** Returns the prepared value for the next call; the values are used in turn. */
 function next<T>(values: readonly T[]): T {
   const value = values[served++ % VARIANTS];
   if (value === undefined) throw new RangeError('nothing is prepared');
@@ -192,7 +192,7 @@ function sendPaced(response: ServerResponse, body: Buffer): void {
 
 type Handler = (response: ServerResponse, body: Buffer) => void;
 
-/** By path, for requests with a body. */
+/** Handlers of requests with a body, by path. */
 const HANDLERS: Readonly<Record<string, Handler>> = {
   [CHAT_PATH](response, body) {
     const kind = body.length > TURN.requestBytes / 2 ? 'turn' : 'small';
@@ -226,7 +226,7 @@ const server = createServer((request, response) => {
   });
 });
 server.keepAliveTimeout = 60_000;
-// The backlog holds all connections of the crowd.
+// The backlog is large enough for all connections of the bench with many sessions.
 server.listen(0, '127.0.0.1', 4_096);
 await once(server, 'listening');
 serveBench(

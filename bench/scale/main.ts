@@ -21,7 +21,7 @@ if (database !== null && database !== 'sqlite' && database !== 'postgres') {
   throw new Error('--database: sqlite or postgres');
 }
 
-/** The median of several rounds is reported, because other programs on the machine slow some of them down. */
+/** Number of rounds. Their median is reported, because other programs on the machine slow some rounds down. */
 const ROUNDS = isQuick ? 1 : 3;
 
 async function rounds<T>(measure: () => Promise<T>, rate: (one: T) => number): Promise<T> {
@@ -33,7 +33,10 @@ async function rounds<T>(measure: () => Promise<T>, rate: (one: T) => number): P
   return found;
 }
 
-/** A second of a real run is a few milliseconds here. The server's own work is not compressed, so a shorter run would overstate it. */
+/**
+ * Mean duration of an agent's run in milliseconds. A second of a real run takes a few milliseconds here. The server's own work is not
+ * shortened, so with shorter runs its share would be overstated.
+ */
 const RUN_MS = isQuick ? 400 : 1_000;
 const LOAD = { runMs: RUN_MS, perNode: isQuick ? 120 : 240 };
 
@@ -55,7 +58,7 @@ function lifeRows(name: string, figures: LifeFigures): ReportRow[] {
   ];
 }
 
-/** A part's figures under the keys of the JSON report, and its rows. */
+/** The results of one part of the bench: values for the JSON report by key, and rows for the table. */
 type Part = { readonly keys: Readonly<Record<string, number | null>>; readonly rows: readonly ReportRow[] };
 
 const PARTS: Readonly<Record<string, () => Promise<Part>>> = {

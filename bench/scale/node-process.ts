@@ -1,4 +1,5 @@
-// A gateway node whose sandboxes, agents and evaluators only take time; everything else is a real node's. argv: JSON of NodeArguments.
+// Runs a gateway node whose sandboxes, agents and evaluators only wait. Everything else is a real node's code. The only argument is JSON
+// of NodeArguments.
 import { NodeApi } from '../../src/client/node-api.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { newId } from '../../src/core/ids.ts';
@@ -30,10 +31,10 @@ const SUCCESS: ExecResult = {
   killedBy: null,
   wallMs: 1,
 };
-/** The output of the collecting script for a sandbox that the agent left empty. */
+/** Output of the script that collects artifacts, for a sandbox in which the agent wrote none. */
 const NO_ARTIFACTS: ExecResult = { ...SUCCESS, stdout: 'empty 1\n' };
 
-/** What each stage of a session takes, in milliseconds; in the task's metadata. */
+/** Duration of each stage of a session in milliseconds. The task's metadata contains these. */
 type StageTimes = { readonly init_ms: number; readonly run_ms: number; readonly postrun_ms: number };
 
 const { url, nodeId, pools: sizes, policy = 'pipeline', mode } = JSON.parse(process.argv[2] ?? '') as NodeArguments;
@@ -43,7 +44,7 @@ const builders = builderRegistry();
 const engines = enginePoolsOf([], { clock });
 const startLimits = new StartLimits({});
 
-/** Sessions without model calls. Only these members of a session are used. */
+/** Returns a proxy session without model calls. It has only the members that the runner uses. */
 function emptySession({ sessionId, attempt }: { sessionId: string; attempt: number }): ProxySession {
   const session = {
     sessionId,
@@ -68,7 +69,7 @@ const proxy: ModelProxy = {
   close: async () => {},
 };
 
-/** Dependencies with a sandbox, an agent and an evaluator that only wait for the given times. */
+/** Returns runner dependencies whose sandbox, agent and evaluator only wait for the given times. */
 function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
   const runtime: Runtime = {
     backend: 'local',
@@ -76,7 +77,7 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     paths: { workdir: '/work', home: '/home', artifacts: '/artifacts', logs: '/logs' },
     proxyOrigin: proxy.origin,
     async exec({ withProxy }, signal) {
-      // Only the agent is given the proxy.
+      // Only the agent runs with access to the proxy; any other command is the collection of artifacts.
       if (withProxy !== true) return NO_ARTIFACTS;
       await sleep(clock, run_ms, signal);
       return SUCCESS;
@@ -130,12 +131,12 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
   };
 }
 
-/** Takes a session through all stages, each of which takes the time that the task's metadata gives. */
+/** Runs a session through all stages. Each stage takes the time that the task's metadata gives. */
 function runStaged(attempt: Attempt): ReturnType<typeof runSession> {
   return runSession(attempt, depsOf(attempt.lease.task.metadata as StageTimes));
 }
 
-/** Takes a session through the same pools without doing anything in them. */
+/** Runs a session through the same stage pools without doing any work in them. */
 async function runNoop(attempt: Attempt): ReturnType<typeof runSession> {
   const leaveInit = await pools.enterInit(attempt.signal);
   attempt.enter('INIT');

@@ -1,4 +1,4 @@
-// Starts the server and the nodes that a measurement needs, and ends them with it.
+// Starts the server and the nodes that a measurement needs, and ends them after it.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,16 +10,19 @@ import { type BenchChild, startChild } from '../child.ts';
 
 export type NodeOptions = {
   readonly nodeId: string;
-  /** `noop`: sessions pass all stages without doing anything; `staged`: each stage takes the time that the task's metadata gives. */
+  /**
+   * How the node runs sessions. `noop`: sessions pass all stages without work. `staged`: each stage takes the time that the task's metadata
+   * gives.
+   */
   readonly mode: 'noop' | 'staged';
   readonly pools: PoolSizes;
   readonly policy?: DispatchPolicy;
 };
 
-/** The command line of node-process.ts, as JSON. */
+/** The argument of node-process.ts, which is sent as JSON. */
 export type NodeArguments = NodeOptions & { readonly url: string };
 
-/** The command line of server-process.ts, as JSON. `database`: a PostgreSQL URL; `null` for SQLite in `dir`. */
+/** The argument of server-process.ts, which is sent as JSON. `database` is a PostgreSQL URL; `null` for SQLite in `dir`. */
 export type ServerArguments = {
   readonly dir: string;
   readonly config: RolloutConfigInput;
@@ -40,7 +43,7 @@ export async function usageOf(child: BenchChild): Promise<Usage> {
   return (await child.request('usage')) as Usage;
 }
 
-/** Runs `measure` with a server and ways to start nodes. All processes are ended and all files removed afterwards. */
+/** Calls `measure` with a server and functions that start nodes. Ends all processes and removes all files afterwards. */
 export async function withServer<T>(
   { database = null, config = {} }: ServerOptions,
   measure: (bench: Bench) => Promise<T>,

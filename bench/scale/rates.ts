@@ -1,4 +1,4 @@
-// How fast a server accepts, leases and completes sessions, and what each costs it.
+// Measures how fast a server accepts, leases and completes sessions, and the CPU time and memory that each session costs.
 import type { FloeClient } from '../../src/client/index.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import type { PoolSizes } from '../../src/gateway/node/config.ts';
@@ -6,14 +6,14 @@ import type { TaskRequestInput } from '../../src/schema/index.ts';
 import { inParallel } from '../child.ts';
 import { type ServerOptions, type Usage, usageOf, withServer } from './processes.ts';
 
-/** Samples of a task: a group as trainers compare them. */
+/** Number of samples of a task, that is, the size of a group. */
 const GROUP = 8;
-/** Concurrent submissions. */
+/** Number of concurrent submissions. */
 const SUBMITTERS = 16;
-/** Sessions that a node of the rate measurement may have in each stage. */
+/** Most sessions that a node of the rate measurement may have in each stage. */
 const WIDTH = 64;
 
-/** Longest wait for the expected number of queued and running sessions. */
+/** Longest wait in milliseconds for the expected number of queued and running sessions. */
 const SETTLE_MS = 60_000;
 
 const task = (num_samples: number, over: Partial<TaskRequestInput> = {}): TaskRequestInput => ({
@@ -27,7 +27,7 @@ const pools = (size: number): PoolSizes => ({ init: size, ready: size, run: size
 
 export type SubmitFigures = { readonly perSecond: number; readonly cpuMsEach: number };
 
-/** Durable submissions to a server without nodes: as groups, and as tasks of one sample. */
+/** Measures durable submissions to a server without nodes: in groups of {@link GROUP} samples, and as tasks of one sample. */
 export function submitRate(sessions: number): Promise<{ grouped: SubmitFigures; single: SubmitFigures }> {
   return withServer({}, async ({ client, server }) => {
     const submit = (count: number, num_samples: number): Promise<void> =>
@@ -52,10 +52,10 @@ export type LifeFigures = {
   readonly clientCpuMsEach: number;
 };
 
-/** Nodes that share the sessions of a rate measurement. */
+/** Number of nodes that share the sessions of a rate measurement. */
 const NODES = 2;
 
-/** Submission, lease, stages, delivery and collection of sessions that do nothing. */
+/** Measures submission, lease, stages, delivery and collection of sessions that do no work. */
 export function lifeRate(sessions: number, store: ServerOptions): Promise<LifeFigures> {
   return withServer(store, async ({ client, server, startNode }) => {
     const started = await Promise.all(
@@ -98,14 +98,14 @@ export type MemoryFigures = {
   readonly allHeapKb: number;
 };
 
-/** The server's memory per queued and per running session, in KiB. */
+/** Measures the server's memory per queued and per running session, in KiB. */
 export function memory({ queued, live }: { readonly queued: number; readonly live: number }): Promise<MemoryFigures> {
   return withServer({}, async ({ client, server, startNode }) => {
     const submit = (sessions: number): Promise<void> =>
       inParallel(sessions / GROUP, SUBMITTERS, () => client.submit(task(GROUP, HELD)));
     const usageWhen = (queuedCount: number, liveCount: number): Promise<Usage> =>
       untilCounts(client, queuedCount, liveCount).then(() => usageOf(server));
-    // The node and the warm caches are there before the measurement, so that no session is charged for them.
+    // The node is started and the caches are filled before the measurement, so that their memory is not attributed to sessions.
     const node = await startNode({ nodeId: 'node', mode: 'staged', pools: { ...pools(32), ready: 0, run: live } });
     await client.submit(task(1, { ...HELD, metadata: { init_ms: 1, run_ms: 1, postrun_ms: 1 } }));
     const idle = await usageWhen(0, 0);
@@ -125,7 +125,7 @@ export function memory({ queued, live }: { readonly queued: number; readonly liv
   });
 }
 
-/** Resolves once the server counts this many queued and running sessions. Throws an Error after a minute. */
+/** Resolves when the server reports this many queued and running sessions. Throws an Error after a minute. */
 async function untilCounts(client: FloeClient, queued: number, live: number): Promise<void> {
   const deadlineMs = systemClock.monotonicMs() + SETTLE_MS;
   for (;;) {
@@ -136,5 +136,5 @@ async function untilCounts(client: FloeClient, queued: number, live: number): Pr
   }
 }
 
-/** A session that runs until the bench ends. */
+/** Task fields of a session that runs until the bench ends. */
 const HELD = { timeout_seconds: 3_600, metadata: { init_ms: 1, run_ms: 3_000_000, postrun_ms: 1 } };

@@ -1,5 +1,6 @@
-// How throughput grows with nodes, what the pipeline gains over workers that run one session at a time, and how close it is to the best
-// schedule. Time is compressed: a second of a real session is a few milliseconds here. Sandboxes, agents and evaluators only wait.
+// Measures how throughput grows with the number of nodes, how much faster the pipeline is than workers that run one session at a time, and
+// how close it is to the best schedule. Time is compressed: a second of a real session is a few milliseconds here. Sandboxes, agents and
+// evaluators only wait.
 import type { FloeClient } from '../../src/client/index.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import type { RandomSource } from '../../src/core/random.ts';
@@ -11,16 +12,19 @@ import { poolHints } from '../schedule/pool-hints.ts';
 import { bestMakespan, makespanBound, replayMakespan, type StageDurations } from '../schedule/replay.ts';
 import { withServer } from './processes.ts';
 
-/** Init and evaluation together take 0.55 of the run: the workload for which SkyRL-Agent publishes figures. */
+/** Durations of INIT and POSTRUN relative to RUN. Together they are 0.55, as in the workload for which SkyRL-Agent publishes figures. */
 const INIT_SHARE = 0.35;
 const POSTRUN_SHARE = 0.2;
 const RUN_WORKERS = 8;
 const SUBMITTERS = 16;
 
-/** Sessions per node, and the mean duration of an agent's run in milliseconds. */
+/** The load of a node: sessions per node, and mean duration of an agent's run in milliseconds. */
 export type NodeLoad = { readonly perNode: number; readonly runMs: number };
 
-/** Twice the INIT and POSTRUN workers that keep RUN busy on average, because durations vary, and a READY slot for each RUN worker. */
+/**
+ * Returns the pool sizes. INIT and POSTRUN have twice as many workers as keep RUN busy on average, because durations vary; READY has one
+ * slot for each RUN worker.
+ */
 function pools(): PoolSizes {
   const means = { initMs: INIT_SHARE, runMs: 1, postrunMs: POSTRUN_SHARE };
   const hints = poolHints(means, { init: 1, run: RUN_WORKERS, postrun: 1 })?.hints ?? [];
@@ -29,7 +33,7 @@ function pools(): PoolSizes {
   return { init, ready: RUN_WORKERS, run: RUN_WORKERS, postrun };
 }
 
-/** Numbers in [0, 1) that are the same in every run. */
+/** Returns a generator of numbers in [0, 1) that gives the same numbers in every run. */
 function randomFrom(seed: number): RandomSource {
   let state = seed;
   return () => {
@@ -38,7 +42,7 @@ function randomFrom(seed: number): RandomSource {
   };
 }
 
-/** Tasks whose agents run for `runMs` on average. Each duration differs from its mean by up to the share `spread`. */
+/** Returns tasks whose agents run for `runMs` on average. Each duration differs from its mean by at most the share `spread`. */
 function tasksOf(count: number, runMs: number, spread: number, seed = 1): TaskRequestInput[] {
   const random = randomFrom(seed);
   const about = (meanMs: number): number => Math.round(meanMs * (1 + spread * (2 * random() - 1)));
@@ -63,13 +67,13 @@ function submitAll(client: FloeClient, tasks: readonly TaskRequestInput[]): Prom
 }
 
 type Collected = {
-  /** When each result arrived, in milliseconds. */
+  /** Time at which each result arrived, in milliseconds. */
   readonly arrivals: number[];
   readonly sessions: StageDurations[];
   readonly cursor: number;
 };
 
-/** Reads `count` results after a cursor. */
+/** Reads `count` results after a cursor and records when each arrived. */
 async function collect(client: FloeClient, count: number, after: number): Promise<Collected> {
   const arrivals: number[] = [];
   const sessions: StageDurations[] = [];
@@ -85,7 +89,9 @@ async function collect(client: FloeClient, count: number, after: number): Promis
   return { arrivals, sessions, cursor };
 }
 
-/** Sessions per second over the middle half, so that neither filling nor draining the stages counts. */
+/**
+ * Returns the sessions per second over the middle half of the results, so that the times in which the stages fill and drain do not count.
+ */
 function steadyRate(arrivals: readonly number[]): number {
   const [from, to] = [Math.floor(arrivals.length / 4), Math.floor((arrivals.length * 3) / 4)];
   return (to - from) / (((arrivals[to] ?? 0) - (arrivals[from] ?? 0)) / 1000);
@@ -93,13 +99,13 @@ function steadyRate(arrivals: readonly number[]): number {
 
 export type Rate = { readonly perSecond: number; readonly meanRunMs: number };
 
-/** The rate of `nodes` nodes whose queue never empties. */
+/** Measures the rate of `nodes` nodes when the queue is never empty. */
 function rateOf(nodes: number, { perNode, runMs }: NodeLoad, policy: DispatchPolicy = 'pipeline'): Promise<Rate> {
   return withServer({}, async ({ client, startNode }) => {
     const tasks = tasksOf(nodes * perNode, runMs, 0.3);
     await submitAll(client, tasks);
     const options = { mode: 'staged' as const, policy, pools: pools() };
-    // Reading starts before the nodes do, because results that have waited arrive all together.
+    // Reading starts before the nodes do. Otherwise results that had to wait would all arrive at the same time.
     const collected = collect(client, tasks.length, 0);
     await Promise.all(Array.from({ length: nodes }, (_, i) => startNode({ ...options, nodeId: `node-${i}` })));
     const { arrivals, sessions } = await collected;
@@ -110,11 +116,11 @@ function rateOf(nodes: number, { perNode, runMs }: NodeLoad, policy: DispatchPol
 
 export type NodeScaling = {
   readonly rates: readonly (Rate & { readonly nodes: number })[];
-  /** The least throughput of k nodes over k times that of one. */
+  /** The smallest ratio of the throughput of k nodes to k times the throughput of one node; 1 is perfect scaling. */
   readonly scaling: number;
 };
 
-/** The throughput of 1, 2 and 4 nodes. */
+/** Measures the throughput of 1, 2 and 4 nodes. */
 export async function nodeScaling(load: NodeLoad): Promise<NodeScaling> {
   const rates: (Rate & { readonly nodes: number })[] = [];
   for (const nodes of [1, 2, 4]) rates.push({ nodes, ...(await rateOf(nodes, load)) });
@@ -122,7 +128,7 @@ export async function nodeScaling(load: NodeLoad): Promise<NodeScaling> {
   return { rates, scaling: Math.min(...rates.map(({ nodes, perSecond }) => perSecond / (nodes * one))) };
 }
 
-/** The same sessions with the same RUN workers: in a pipeline, and with workers that run one session at a time. */
+/** Runs the same sessions with the same number of RUN workers twice: in a pipeline, and with workers that run one session at a time. */
 export async function pipelineGain(load: NodeLoad): Promise<{ pipeline: Rate; bounded: Rate; gain: number }> {
   const pipeline = await rateOf(1, load);
   const bounded = await rateOf(1, load, 'bounded_batch');
@@ -138,8 +144,8 @@ export type Makespan = {
 };
 
 /**
- * A finite job on one node, longest expected first. The server learns the durations from an earlier run of the same job, as it does from
- * an earlier epoch of training; then they are measured and replayed.
+ * Runs a finite job on one node, with the longest expected session first. The server learns the durations from an earlier run of the same
+ * job, as it does from an earlier epoch of training. The measured durations are then replayed.
  */
 export function makespan({
   sessions,

@@ -28,7 +28,7 @@ const results: SessionResult[] = readFileSync(file, 'utf8')
   .split('\n')
   .filter(Boolean)
   .map((line) => JSON.parse(line));
-// A session that ended before a stage gives no duration for it.
+// A session that ended before a stage has no duration for that stage and is left out.
 const sessions: StageDurations[] = results.flatMap(({ timing: { init_ms, running_ms, postrun_ms } }) =>
   init_ms === null || running_ms === null || postrun_ms === null
     ? []

@@ -1,30 +1,30 @@
 /** Mean active time of one session in each stage, in milliseconds. `postrunMs` includes the evaluation. */
 export type StageMeans = { readonly initMs: number; readonly runMs: number; readonly postrunMs: number };
 
-/** Workers per stage. */
+/** Number of workers of each stage. */
 export type StageWorkers = { readonly init: number; readonly run: number; readonly postrun: number };
 
-/** The number of workers that a stage needs to keep all RUN workers busy. */
+/** The number of workers that a stage needs, so that all RUN workers are busy. */
 export type PoolHint = {
   readonly stage: 'init' | 'postrun';
   readonly size: number;
   readonly needed: number;
-  /** Whether `size` is below `needed`, so that RUN workers are idle. */
+  /** Whether `size` is less than `needed`, so that RUN workers are idle at times. */
   readonly short: boolean;
 };
 
 export type PoolAdvice = {
-  /** The stage that limits a node with a full queue: the one that can process the fewest sessions per second. */
+  /** The stage that limits a node with a full queue, that is, the stage with the lowest rate of sessions per second. */
   readonly bottleneck: 'init' | 'run' | 'postrun';
-  /** Highest number of sessions per second that the node can process. */
+  /** Most sessions per second that the node can process. */
   readonly sessionsPerSecond: number;
   readonly hints: readonly PoolHint[];
 };
 
 /**
- * Suggests pool sizes from measured durations: all RUN workers are busy when the other stages process as many sessions per second, which
- * is `init >= run x E[init] / E[run]`, and the same for POSTRUN. `null` while no session has run. Throws RangeError for a mean that is
- * negative or not finite.
+ * Suggests pool sizes from measured durations. All RUN workers are busy when the other stages process as many sessions per second as RUN
+ * does: `init >= run x E[init] / E[run]`, and the same for POSTRUN. Returns `null` while no session has run. Throws RangeError for a mean
+ * that is negative or not finite.
  */
 export function poolHints(means: StageMeans, workers: StageWorkers): PoolAdvice | null {
   for (const [name, ms] of Object.entries(means)) {
@@ -33,7 +33,7 @@ export function poolHints(means: StageMeans, workers: StageWorkers): PoolAdvice 
   if (means.runMs === 0) return null;
   const perMs = workers.run / means.runMs;
   const hint = (stage: PoolHint['stage'], size: number, meanMs: number): PoolHint => {
-    // Durations are measured, so that 4.0000001 workers mean four.
+    // Durations are measured and not exact, so a need of 4.0000001 workers is rounded down to four.
     const needed = Math.max(1, Math.ceil(perMs * meanMs - 1e-6));
     return { stage, size, needed, short: size < needed };
   };

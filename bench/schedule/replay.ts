@@ -1,9 +1,9 @@
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
-/** Active time of one session in each stage, in milliseconds, without waiting. */
+/** Active time of one session in each stage, in milliseconds, without the time that it waits. */
 export type StageDurations = { readonly initMs: number; readonly runMs: number; readonly postrunMs: number };
 
-/** Workers of each stage over all nodes, and the capacity of READY between INIT and RUN. */
+/** Number of workers of each stage over all nodes, and the capacity of READY between INIT and RUN. */
 export type ReplayPools = {
   readonly init: number;
   readonly ready: number;
@@ -11,15 +11,16 @@ export type ReplayPools = {
   readonly postrun: number;
 };
 
-/** How sessions are admitted; see `dispatch_policy` of a node. */
+/** The policy by which a node admits sessions; see its setting `dispatch_policy`. */
 export type ReplayPolicy = 'pipeline' | 'batch' | 'bounded_batch';
 
 type Stage = keyof StageDurations;
 const STAGES: readonly Stage[] = ['initMs', 'runMs', 'postrunMs'];
 
 /**
- * A lower bound on the makespan of every schedule, in milliseconds; 0 for no sessions. The workers of a stage have to do all of its work,
- * some session has to pass the earlier stages before that and the later stages after it, and no session is faster than its own stages.
+ * Returns a lower bound on the makespan of every schedule, in milliseconds; 0 when there are no sessions. The bound is the maximum of two
+ * kinds of times: for each stage, the time in which its workers can do all of its work, plus the shortest time that a session needs before
+ * and after this stage; and for each session, the sum of its own stages.
  */
 export function makespanBound(sessions: readonly StageDurations[], pools: ReplayPools): number {
   const workers = { initMs: pools.init, runMs: pools.run, postrunMs: pools.postrun };
@@ -34,8 +35,8 @@ export function makespanBound(sessions: readonly StageDurations[], pools: Replay
 }
 
 /**
- * Replays measured durations through a policy, with the sessions in the given order and without any overhead. Returns the makespan in
- * milliseconds, from the start of the first session to the end of the last. Deterministic.
+ * Replays measured durations under a policy, with the sessions in the given order and without any overhead. Returns the makespan in
+ * milliseconds, from the start of the first session to the end of the last. The result is deterministic.
  */
 export function replayMakespan(
   sessions: readonly StageDurations[],
@@ -51,7 +52,10 @@ export function replayMakespan(
   return totalMs;
 }
 
-/** The shortest makespan of `pipeline` over several orders that are known to do well; at least {@link makespanBound}. */
+/**
+ * Returns the shortest makespan of the policy `pipeline` over several orders that usually give good schedules. It is at least {@link
+ * makespanBound}.
+ */
 export function bestMakespan(sessions: readonly StageDurations[], pools: ReplayPools): number {
   const longestFirst = [...sessions].sort((a, b) => sumOf(b, STAGES) - sumOf(a, STAGES));
   const orders: readonly (readonly StageDurations[])[] = [
@@ -59,9 +63,10 @@ export function bestMakespan(sessions: readonly StageDurations[], pools: ReplayP
     longestFirst,
     [...sessions].sort((a, b) => b.runMs - a.runMs),
     [...sessions].sort(johnson),
-    // Sessions with the shortest INIT first keep the first RUN workers from waiting.
+    // This variant starts with the sessions with the shortest INIT, so that the first RUN workers wait as briefly as possible.
     movedToFront(longestFirst, (a, b) => a.initMs - b.initMs, pools.run),
-    // Sessions with a short RUN fill the gaps at the end; with the longest first throughout, INIT could not keep up with them.
+    // Variants that move the sessions with the shortest RUN to the end, where they fill idle slots. Only some are moved: if all sessions
+    // were sorted by RUN, INIT could not supply the many short ones at the end fast enough.
     ...[1, 2, 4].map((each) => movedToBack(sessions, (a, b) => a.runMs - b.runMs, each * pools.run)),
   ];
   return Math.min(...orders.map((order) => replayMakespan(order, pools)));
@@ -75,14 +80,17 @@ function movedToFront(sessions: readonly StageDurations[], order: Comparison, co
   return [...first, ...sessions.filter((session) => !moved.has(session))];
 }
 
-/** Moves the first `count` sessions in `order` to the back, in the opposite order. */
+/** Moves the first `count` sessions in `order` to the end of the list, in the opposite order. */
 function movedToBack(sessions: readonly StageDurations[], order: Comparison, count: number): StageDurations[] {
   const last = [...sessions].sort(order).slice(0, count).reverse();
   const moved = new Set(last);
   return [...sessions.filter((session) => !moved.has(session)), ...last];
 }
 
-/** Johnson's rule, which is optimal for two machines, with the first two and the last two stages as the machines. */
+/**
+ * Compares two sessions by Johnson's rule, which gives the optimal order for two machines. The first two and the last two stages are
+ * treated as the machines.
+ */
 function johnson(a: StageDurations, b: StageDurations): number {
   const head = (session: StageDurations): number => session.initMs + session.runMs;
   const tail = (session: StageDurations): number => session.runMs + session.postrunMs;
@@ -95,7 +103,7 @@ function sumOf(session: StageDurations, stages: readonly Stage[]): number {
   return stages.reduce((total, stage) => total + session[stage], 0);
 }
 
-/** Makespan of workers that each carry one session at a time through all stages, in order of the list. */
+/** Returns the makespan when each worker runs one session at a time through all stages, in the order of the list. */
 function listMakespan(sessions: readonly StageDurations[], workers: number): number {
   const free = new Array<number>(workers).fill(0);
   for (const session of sessions) {
@@ -106,8 +114,8 @@ function listMakespan(sessions: readonly StageDurations[], workers: number): num
 }
 
 /**
- * Makespan of the three stages with queues in order of arrival. A session enters INIT when an INIT worker is free and READY or RUN will
- * have capacity for it afterwards.
+ * Returns the makespan of the three stages, whose queues are in order of arrival. A session enters INIT when an INIT worker is free and
+ * READY or RUN will have capacity for it afterwards.
  */
 function flowMakespan(sessions: readonly StageDurations[], pools: ReplayPools): number {
   const clock = new VirtualClock();

@@ -24,7 +24,7 @@ const IN_FLIGHT = 1_000;
 const PI_ROUNDS = 12;
 const WORKERS = 16;
 
-/** One model call in plain bash, so that the harness costs as little as a process can. */
+/** A shell command that makes one model call with bash alone, so that the harness costs as little CPU time as possible. */
 const ONE_CALL = `exec bash -c '
 url=\${OPENAI_BASE_URL#http://}; host=\${url%%/*}; body="{\\"model\\":\\"policy\\",\\"messages\\":[{\\"role\\":\\"user\\",\\"content\\":\\"hi\\"}]}"
 exec 3<>/dev/tcp/\${host%:*}/\${host#*:}
@@ -51,7 +51,7 @@ type Stack = {
   close(): Promise<void>;
 };
 
-/** A rollout server and a node in a process of their own. */
+/** Starts a rollout server and a node in a separate process. */
 async function startStack(options: Partial<GatewayConfigInput>): Promise<Stack> {
   const child = await startChild(new URL('./stack-process.js', import.meta.url), [JSON.stringify(options)]);
   const client = new FloeClient({ url: String(child.ready.url) });
@@ -120,7 +120,7 @@ async function benchRate(sim: SimServer): Promise<RateFigures> {
   };
 }
 
-/** Memory of server and node per running session, in KiB. */
+/** Measures the memory of server and node per running session, in KiB. */
 async function benchMemory(sim: SimServer): Promise<number> {
   const stack = await startStack(nodeConfig(sim, { init: 32, ready: 32, run: IN_FLIGHT, postrun: WORKERS }));
   await stack.client.submit(shellTask(ONE_CALL, 50)).then(() => collect(stack.client, 50));
@@ -139,7 +139,7 @@ async function benchMemory(sim: SimServer): Promise<number> {
   return (busy.rss - idle.rss) / 1024 / IN_FLIGHT;
 }
 
-/** Runs pi with floe, from submission to result, and resolves to the milliseconds and the next cursor. */
+/** Runs pi with floe, from submission to result. Resolves to the duration in milliseconds and the next cursor. */
 async function piThroughFloe(
   { client }: Stack,
   after: number,
@@ -158,7 +158,10 @@ async function piThroughFloe(
   throw new Error('the results ended before that of pi');
 }
 
-/** The same files, environment and command without floe and without a sandbox, directly against the engine; in milliseconds. */
+/**
+ * Runs pi with the same files, environment and command, but without floe and without a sandbox, directly with the engine. Resolves to the
+ * duration in milliseconds.
+ */
 async function piBare(sim: SimServer, installDir: string): Promise<number> {
   const dir = await mkdtemp(join(tmpdir(), 'floe-bench-pi-'));
   const paths = { workdir: join(dir, 'work'), home: join(dir, 'home'), logs: join(dir, 'logs') };
@@ -214,7 +217,7 @@ async function benchPi(sim: SimServer): Promise<PiFigures> {
     const run = await piThroughFloe(stack, cursor);
     const bareMs = await piBare(sim, installDir);
     cursor = run.cursor;
-    // The first round warms caches.
+    // The first round only fills caches and is not counted.
     if (i < 0) continue;
     through.push(run.ms);
     bare.push(bareMs);

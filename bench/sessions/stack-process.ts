@@ -1,5 +1,5 @@
-// A rollout server and one node as a process of their own, so that their memory and CPU time can be told apart from the bench's.
-// argv: JSON of the node's configuration.
+// Runs a rollout server and one node in a separate process, so that their memory and CPU time are measured separately from the bench's.
+// The only argument is JSON of the node's configuration.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

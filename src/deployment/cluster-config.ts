@@ -41,7 +41,7 @@ const databaseSchema = z.discriminatedUnion('kind', [
   }),
 ]);
 
-/** An inference server that each node of a role starts on its host. */
+/** Schema of an inference server that each node of a role starts on its host. */
 const nodeEngineSchema = z.strictObject({
   command: z
     .array(argumentSchema)
@@ -133,7 +133,7 @@ function tlsPathSchema(description: string): z.ZodString {
     .describe(`${description}, in PEM; \`{host}\` is replaced by the host's name`);
 }
 
-/** `cluster.yaml`: the deployment that `floe cluster slurm` starts. */
+/** Schema of `cluster.yaml`, which describes the deployment that `floe cluster slurm` starts. */
 export const clusterConfigSchema = z
   .strictObject({
     name: nameSchema.describe('name of the cluster; node ids and job names begin with it'),
@@ -204,12 +204,12 @@ export const clusterConfigSchema = z
 export type ClusterConfig = z.infer<typeof clusterConfigSchema>;
 export type ClusterConfigInput = z.input<typeof clusterConfigSchema>;
 
-/** The directory through which the jobs of a cluster find each other. Only its owner may read it. */
+/** Returns the directory in which the jobs of a cluster publish their addresses for each other. Only its owner may read it. */
 export function runDir(config: Pick<ClusterConfig, 'shared' | 'name'>): string {
   return `${config.shared.replace(/\/+$/, '')}/${config.name}`;
 }
 
-/** Paths of the files and folders in a cluster's run directory. */
+/** Returns the paths of the files and folders in a cluster's run directory. */
 export function runPaths(config: ClusterConfig): {
   readonly token: string;
   readonly password: string;

@@ -4,7 +4,7 @@ import { quoteArgument } from './shell-arguments.ts';
 
 type StartedDatabase = ClusterConfig['database'] & { kind: 'postgres' };
 
-/** The script of the job that runs the cluster's PostgreSQL and publishes its address for the other jobs. */
+/** Returns the script of the job that runs the cluster's PostgreSQL and publishes its address for the other jobs. */
 export function databaseScript(config: ClusterConfig, database: StartedDatabase): string {
   const head = scriptHead(config, {
     name: 'database',

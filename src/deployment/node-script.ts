@@ -2,7 +2,10 @@ import type { ClusterConfig, NodeEngine, NodeRole } from './cluster-config.ts';
 import { endingLines, floeLines, SERVER_LINES, scratchLines, scriptHead } from './script.ts';
 import { quoteArgument, quoteTemplate } from './shell-arguments.ts';
 
-/** Time that engines get to exit after SIGTERM. Together with the gateway's time it must stay below {@link DRAIN_SECONDS}. */
+/**
+ * Seconds that engines have to exit after SIGTERM. This time and the gateway's shutdown time together must be less than {@link
+ * DRAIN_SECONDS}.
+ */
 const ENGINE_EXIT_SECONDS = 20;
 
 const ENGINE_HEAD = `engine_pids=()
@@ -19,7 +22,7 @@ signal_engines() { # SIGNAL
 }
 `;
 
-/** The script of the job array whose jobs are the nodes of one role, each with its engines. */
+/** Returns the script of the job array whose jobs are the nodes of one role, each with its engines. */
 export function nodeScript(config: ClusterConfig, role: NodeRole): string {
   const head = scriptHead(config, {
     name: role.name,
@@ -57,7 +60,10 @@ function gatewayOptions(role: NodeRole): string {
   return options.map((option) => ` \\\n  ${option}`).join('');
 }
 
-/** Stops the gateway, which returns its sessions to the server, then removes the engines from their pools, then ends them. */
+/**
+ * Returns shell code that first stops the gateway, which returns its sessions to the server, then removes the engines from their pools, and
+ * then ends the engines.
+ */
 function stopLines(role: NodeRole): string {
   const gateway = `
 if [[ -n \${gateway:-} ]]; then
@@ -81,7 +87,7 @@ fi
 `;
 }
 
-/** Starts all engines of a node concurrently and registers each when it is ready. */
+/** Returns shell code that starts all engines of a node concurrently and registers each when it is ready. */
 function engineLines(role: NodeRole, waitSeconds: number): string {
   const gpus = role.engines.some((engine) => engine.gpus !== null)
     ? `IFS=, read -ra gpus <<<"\${CUDA_VISIBLE_DEVICES:-}"\nnext_gpu=0\n`
@@ -92,7 +98,10 @@ at=0
 ${role.engines.map((engine) => readyLines(engine, waitSeconds)).join('\n')}`;
 }
 
-/** Opens a loop over the instances of an engine. Ports differ between the nodes of a role, because nodes may share a host. */
+/**
+ * Returns the first lines of a shell loop over the instances of an engine. The nodes of a role use different ports, because nodes may share
+ * a host.
+ */
 function loopLines(engine: NodeEngine): string {
   return `for ((n = 0; n < ${engine.count}; n++)); do
   port=$((${engine.port} + (SLURM_ARRAY_TASK_ID - 1) * ${engine.count} + n))`;

@@ -2,7 +2,7 @@ import { keyTable } from '../schema/key-table.ts';
 import { clusterConfigSchema } from './cluster-config.ts';
 import { topologySchema } from './topology.ts';
 
-/** The text of docs/cluster-reference.md: all keys of `topology.yaml` and `cluster.yaml`, derived from their schemas. */
+/** Returns the text of docs/cluster-reference.md: all keys of `topology.yaml` and `cluster.yaml`, derived from their schemas. */
 export function clusterReference(): string {
   return [
     '# Keys of topology.yaml and cluster.yaml',

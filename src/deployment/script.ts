@@ -2,20 +2,25 @@ import { type ClusterConfig, runDir } from './cluster-config.ts';
 import { quoteArgument, quoteTemplate } from './shell-arguments.ts';
 import { mergeJobs, resourceLines, type SlurmJob } from './slurm-job.ts';
 
-/** Seconds between the signal that Slurm sends before it ends a job and that end: enough to return sessions and to stop PostgreSQL. */
+/**
+ * Seconds between the signal that Slurm sends before it ends a job and the end of the job. This is enough to return sessions and to stop
+ * PostgreSQL.
+ */
 export const DRAIN_SECONDS = 60;
 
 type ScriptHead = {
-  /** Name of the job and of its log, after the cluster's name. */
+  /** The part of the job's name, and of its log file's name, that follows the cluster's name. */
   readonly name: string;
-  /** One sentence about the job, for a comment in the script. */
+  /** One sentence about the job. It becomes a comment in the script. */
   readonly description: string;
   readonly job: SlurmJob;
   /** Number of jobs in the job array; `null` for a single job without an array. */
   readonly count: number | null;
 };
 
-/** The beginning of every script: the options for Slurm, variables with host and run directory, and functions that all scripts use. */
+/**
+ * Returns the beginning of every script: the options for Slurm, variables with host and run directory, and functions that all scripts use.
+ */
 export function scriptHead(config: ClusterConfig, { name, description, job, count }: ScriptHead): string {
   const run = runDir(config);
   const log = count === null ? '%j' : '%A_%a';
@@ -45,7 +50,7 @@ await() {
 `;
 }
 
-/** Variables with floe's command, the certificate authority, and the directory of harnesses. */
+/** Returns shell variables with floe's command, the certificate authority, and the directory of harnesses. */
 export function floeLines(config: ClusterConfig): string {
   const trust = config.tls === null ? '' : `--ca ${quoteArgument(config.tls.ca)}`;
   const harnesses = config.harness_dir === null ? '' : `export FLOE_HARNESS_DIR=${quoteArgument(config.harness_dir)}\n`;
@@ -54,16 +59,19 @@ trust=(${trust})
 ${harnesses}`;
 }
 
-/** The options with which floe's commands authenticate to the server. */
+/** Shell code that defines the options with which floe's commands authenticate to the server. */
 export const CLIENT_OPTION_LINES = `as_client=(--token-file "$run/token" "\${trust[@]}")
 `;
 
-/** The options of clients, and the folder in which they find the server. */
+/** Shell code that defines the options of clients, and the folder in which clients find the server's URLs. */
 export const SERVER_LINES = `${CLIENT_OPTION_LINES}# Each replica of the server writes a file with its URL to this folder.
 servers=file:$run/servers
 `;
 
-/** Creates a private directory on a disk of the host. Refuses one that another user has created under the same name. */
+/**
+ * Returns shell code that creates a private directory on a disk of the host. It refuses a directory that another user has created under the
+ * same name.
+ */
 export function scratchLines(config: ClusterConfig): string {
   return `
 scratch=${quoteArgument(config.scratch)}/floe-$UID-${config.name}
@@ -76,7 +84,7 @@ chmod 700 "$scratch"
 `;
 }
 
-/** The shell function that writes a file for other jobs. */
+/** A shell function that writes a file for other jobs. */
 export const PUBLISH_FUNCTION = `
 # Renames the complete file, so that other jobs never read a part of it.
 publish() { # FILE TEXT
@@ -86,7 +94,7 @@ publish() { # FILE TEXT
 }
 `;
 
-/** The shell function that waits up to `seconds` for a file of another job. */
+/** Returns a shell function that waits at most `seconds` for a file of another job. */
 export function waitForFile(seconds: number): string {
   return `
 wait_for_file() { # FILE
@@ -103,8 +111,9 @@ wait_for_file() { # FILE
 }
 
 /**
- * The handler for the end of a job. `stop` is shell code that ends the programs of the job; it runs once, however the job ends. A
- * script sets `requeue=1` before it exits when a program exited unexpectedly, so that Slurm queues the job again.
+ * Returns the shell handler that runs when a job ends. `stop` is shell code that ends the programs of the job; it runs once, however the
+ * job ends. A script sets `requeue=1` before it exits because a program exited unexpectedly; Slurm then queues the job again, at most
+ * `restarts` times.
  */
 export function endingLines(restarts: number, stop: string): string {
   return `

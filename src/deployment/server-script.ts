@@ -10,7 +10,7 @@ import {
 } from './script.ts';
 import { quoteArgument, quoteTemplate } from './shell-arguments.ts';
 
-/** The script of the job array whose jobs are the replicas of the rollout server. */
+/** Returns the script of the job array whose jobs are the replicas of the rollout server. */
 export function serverScript(config: ClusterConfig): string {
   const { server, tls } = config;
   const head = scriptHead(config, {
@@ -60,7 +60,7 @@ exit 1
 `;
 }
 
-/** Options for database and blobs. They contain no password, because every user of the host can read command lines. */
+/** Returns the server's options for database and blobs. They contain no password, because every user of the host can read command lines. */
 function storageOptions({ blobs, database }: ClusterConfig): string[] {
   const blobStore = blobs === null ? '"$run/blobs"' : quoteArgument(blobs);
   switch (database.kind) {
@@ -73,7 +73,7 @@ function storageOptions({ blobs, database }: ClusterConfig): string[] {
   }
 }
 
-/** Waits for the cluster's PostgreSQL and reads its URL and password. */
+/** Returns shell code that waits for the cluster's PostgreSQL and reads its URL and password. */
 function databaseLines(config: ClusterConfig): string {
   if (config.database.kind !== 'postgres') return '';
   return `wait_for_file "$run/database-url"
@@ -83,7 +83,7 @@ export PGPASSWORD
 `;
 }
 
-/** Restarts the replica when the database's job was requeued and started on another host. */
+/** Returns shell code that restarts the replica when the database's job was requeued and started on another host. */
 function watchLines(config: ClusterConfig): string {
   if (config.database.kind !== 'postgres') return '';
   return `
@@ -98,7 +98,10 @@ done
 `;
 }
 
-/** Registers the engines that run outside the cluster, from one replica only. Repeating it applies changes of the configuration. */
+/**
+ * Returns shell code that registers the engines which run outside the cluster. Only one replica runs it. Running it again applies changes
+ * of the configuration.
+ */
 function engineLines(config: ClusterConfig): string {
   if (config.engines.length === 0) return '';
   const adds = config.engines.map((engine) => {

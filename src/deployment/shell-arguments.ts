@@ -1,13 +1,13 @@
 import { z } from 'zod';
 
-/** One argument of a command. It is quoted before it is written to a script, so that the shell never interprets it. */
+/** Schema of one argument of a command. The argument is quoted before it is written to a script, so that the shell never interprets it. */
 export const argumentSchema = z
   .string()
   .min(1)
   .max(4096)
   .regex(/^[^\p{Cc}\u2028\u2029]*$/u, 'must be one line without control characters');
 
-/** An absolute path without characters that Slurm or a shell interprets, such as `%` and quotes. */
+/** Schema of an absolute path without characters that Slurm or a shell interprets, such as `%` and quotes. */
 export const pathSchema = z
   .string()
   .max(1024)
@@ -16,7 +16,7 @@ export const pathSchema = z
     'must be an absolute path of letters, digits and "_", ".", "@", "+", "=", "-", "/"',
   );
 
-/** A name that becomes part of ids, file names and Slurm job names. */
+/** Schema of a name that becomes part of ids, file names and Slurm job names. */
 export const nameSchema = z
   .string()
   .regex(/^[a-z][a-z0-9-]{0,31}$/, 'must be 1 to 32 of lower-case letters, digits and "-", starting with a letter');
@@ -29,7 +29,7 @@ export function quoteArgument(argument: string): string {
 }
 
 /**
- * Quotes an argument in which `{name}` is replaced by the shell variable `name`, for the given names only. Everything else is literal:
+ * Quotes an argument in which `{name}` is replaced by the shell variable `name`, for the given names only. All other text is literal:
  * `--port={port}` becomes `--port="$port"`.
  */
 export function quoteTemplate(argument: string, names: readonly string[]): string {

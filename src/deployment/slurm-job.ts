@@ -1,12 +1,15 @@
 import { z } from 'zod';
 
-/** A value in an `#SBATCH` line. Slurm has special rules for quotes and escapes there; no useful value needs them. */
+/**
+ * Schema of a value in an `#SBATCH` line. Quotes and escapes are refused: Slurm treats them specially there, and no useful value needs
+ * them.
+ */
 const valueSchema = z
   .string()
   .max(512)
   .regex(/^[A-Za-z0-9_.,:=+@%/&|()[\]*!~-]+$/, 'must not contain spaces, quotes, "$", "#" or other special characters');
 
-/** Options of Slurm for each job of one kind; `null` for the default of Slurm. */
+/** Schema of the Slurm options for each job of one kind; an option is `null` to keep Slurm's default. */
 export const slurmJobSchema = z.strictObject({
   partition: valueSchema.nullable().default(null),
   account: valueSchema.nullable().default(null),
@@ -39,13 +42,16 @@ export const slurmJobSchema = z.strictObject({
 });
 export type SlurmJob = z.infer<typeof slurmJobSchema>;
 
-/** The options of one job: those of `own` where they are set, else those of `shared`; additional sbatch options of both. */
+/**
+ * Returns the options of one job: each option of `own` that is set, else that of `shared`. The additional sbatch options of both are
+ * joined.
+ */
 export function mergeJobs(shared: SlurmJob, own: SlurmJob): SlurmJob {
   const overrides = Object.entries(own).filter(([, value]) => value !== null && value !== false);
   return { ...shared, ...Object.fromEntries(overrides), sbatch: [...shared.sbatch, ...own.sbatch] };
 }
 
-/** The `#SBATCH` lines of a job's options. */
+/** Returns the `#SBATCH` lines for a job's options. */
 export function resourceLines(job: SlurmJob): string[] {
   const valued: readonly (readonly [string, string | number | null])[] = [
     ['partition', job.partition],

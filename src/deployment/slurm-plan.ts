@@ -3,7 +3,7 @@ import { databaseScript } from './database-script.ts';
 import { nodeScript } from './node-script.ts';
 import { serverScript } from './server-script.ts';
 
-/** One job, or job array, to be submitted with sbatch. */
+/** A job or job array that is submitted with sbatch. */
 export type PlannedJob = {
   readonly name: string;
   readonly file: string;
@@ -11,13 +11,13 @@ export type PlannedJob = {
   /** Number of jobs in the array; 1 for a single job. */
   readonly count: number;
   /**
-   * Name of the job that must have started before this one may start, so that this one does not spend its time limit waiting for a
-   * job that is still queued; `null` when it depends on none.
+   * Name of the job that must have started before this job may start; `null` when it depends on no other job. Without this dependency, the
+   * job could spend its time limit waiting for a job that is still queued.
    */
   readonly after: string | null;
 };
 
-/** All jobs of a cluster, in the order in which they are submitted. */
+/** Returns all jobs of a cluster in the order in which they are submitted. */
 export function slurmPlan(config: ClusterConfig): PlannedJob[] {
   const { database, server, nodes } = config;
   return [

@@ -84,7 +84,10 @@ const nodeSchema = z.strictObject({
     .describe('how long running sessions may continue after a request to stop'),
 });
 
-/** `topology.yaml`: the processes of a deployment and their hosts, for machines that are known in advance. Contains no secrets. */
+/**
+ * Schema of `topology.yaml`, which lists the processes of a deployment and their hosts, for machines that are known in advance. It contains
+ * no secrets.
+ */
 export const topologySchema = z
   .strictObject({
     server: serverSchema.prefault({}),
@@ -137,17 +140,19 @@ export const topologySchema = z
   });
 export type Topology = z.infer<typeof topologySchema>;
 
-/** URLs of the replicas, separated by commas, as clients and nodes accept them. */
+/** Returns the URLs of the replicas, separated by commas, as clients and nodes accept them. */
 export function serverUrls({ server, tls }: Topology): string {
   return server.replicas.map(({ host, port }) => `${tls === null ? 'http' : 'https'}://${host}:${port}`).join(',');
 }
 
-/** The arguments of every client of the server. */
+/** Returns the command-line arguments that every client of the server needs. */
 function clientArguments(topology: Topology): string[] {
   return [...option('token-file', topology.token_file), ...option('ca', topology.tls?.ca ?? null)];
 }
 
-/** Arguments of `floe server` for one replica, counted from 1. Throws `not_found` for a replica that the topology does not have. */
+/**
+ * Returns the arguments of `floe server` for one replica, counted from 1. Throws `not_found` for a replica that the topology does not have.
+ */
 export function serverArguments(topology: Topology, replica: number): string[] {
   const { server, tls, token_file } = topology;
   const address = server.replicas[replica - 1];
@@ -174,7 +179,7 @@ export function serverArguments(topology: Topology, replica: number): string[] {
   ];
 }
 
-/** Arguments of `floe gateway` for one node. Throws `not_found` for a node that the topology does not have. */
+/** Returns the arguments of `floe gateway` for one node. Throws `not_found` for a node that the topology does not have. */
 export function gatewayArguments(topology: Topology, nodeId: string): string[] {
   const node = topology.nodes.find((other) => other.id === nodeId);
   if (node === undefined) {

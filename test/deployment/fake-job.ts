@@ -9,8 +9,8 @@ import { slurmPlan } from '../../src/deployment/slurm-plan.ts';
 import { fullConfig } from './full-config.ts';
 
 /**
- * Logs its arguments; as a server, a gateway or an engine it runs until SIGTERM, which it logs as well. FAKE_REFUSED is the subcommand
- * of `floe engines` that fails; with FAKE_UNRESPONSIVE, engines ignore SIGTERM.
+ * A shell script that replaces floe and the engines, and logs its arguments. As a server, a gateway or an engine it runs until SIGTERM,
+ * which it logs as well. FAKE_REFUSED is the subcommand of `floe engines` that fails; with FAKE_UNRESPONSIVE, engines ignore SIGTERM.
  */
 const FAKE_FLOE = `#!/bin/bash
 case $1 in
@@ -35,7 +35,7 @@ const FAKE_SCONTROL = `#!/bin/bash
 printf 'scontrol %s\\n' "$*" >>"$FAKE_LOG"
 `;
 
-/** Makes the time that a script gives engines to exit pass immediately when they ignore SIGTERM. */
+/** A shell script that replaces `sleep`. When engines ignore SIGTERM, the time that they have to exit passes immediately. */
 const FAKE_SLEEP = `#!/bin/bash
 if [[ -n \${FAKE_UNRESPONSIVE:-} && $1 == 0.1 ]]; then exit 0; fi
 exec /bin/sleep "$@"
@@ -103,7 +103,7 @@ export class FakeJob {
     return text === '' ? [] : text.split('\n');
   }
 
-  /** Resolves to all calls once one of them matches. */
+  /** Resolves to all logged calls when one of them matches the pattern. */
   async called(pattern: RegExp): Promise<string[]> {
     const watcher = watchFile(this.log);
     try {
@@ -118,12 +118,12 @@ export class FakeJob {
     }
   }
 
-  /** Ids of the processes that run `floe` with this command, or with any. */
+  /** Returns the ids of the processes that run `floe` with this command; without a command, of all processes that run `floe`. */
   async running(command?: string): Promise<number[]> {
     const begin = `${join(this.dir, 'floe')}\0${command === undefined ? '' : `${command}\0`}`;
     const pids: number[] = [];
     for (const pid of (await readdir('/proc')).filter((name) => /^\d+$/.test(name))) {
-      // The process may have ended since the folder was read.
+      // The process may have ended after /proc was listed.
       const line = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
       if (line.includes(begin)) pids.push(Number(pid));
     }

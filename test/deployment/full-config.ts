@@ -4,7 +4,7 @@ import {
   clusterConfigSchema,
 } from '../../src/deployment/cluster-config.ts';
 
-/** A configuration that uses every feature once. */
+/** Returns a cluster configuration for tests that uses every feature once; `changes` overrides its fields. */
 export function fullConfig(changes: Partial<ClusterConfigInput> = {}): ClusterConfig {
   return clusterConfigSchema.parse({
     name: 'demo',

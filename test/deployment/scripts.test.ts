@@ -11,7 +11,7 @@ import { findTool } from '../../verify/services/tools.ts';
 import { describeIf, toolMissing } from '../skip.ts';
 import { fullConfig } from './full-config.ts';
 
-/** Any argument that a configuration may contain, with characters that shells interpret more often than by chance. */
+/** Generates arguments that a configuration may contain. Characters that shells interpret are more frequent than by chance. */
 const argument = fc
   .oneof(fc.string({ minLength: 1, unit: 'grapheme' }), fc.stringMatching(/^[$(){}`'"\\ !#;&|<>*?~x{port}-]{1,20}$/))
   .filter((text) => argumentSchema.safeParse(text).success);
@@ -21,7 +21,7 @@ function scriptOf(config: ClusterConfig, name: string): string {
 }
 
 function bash(text: string): { stdout: string; status: number | null } {
-  // Without --norc, bash may take the test's pipe for a network connection and run the user's ~/.bashrc first.
+  // Without --norc, bash may mistake the test's pipe for a network connection and run the user's ~/.bashrc first.
   return spawnSync('bash', ['--norc', '-c', text], { encoding: 'utf8' });
 }
 
@@ -58,7 +58,7 @@ describe('arguments in scripts', () => {
         const plan = slurmPlan(config);
         expect(spawnSync('bash', ['-n'], { input: plan.map(({ script }) => script).join('\n') }).status).toBe(0);
         for (const { script } of plan) {
-          // Slurm reads its options from the comments above the first command.
+          // Slurm reads its options from the comments before the first command.
           const lines = script.split('\n');
           const first = lines.findIndex((line) => !line.startsWith('#'));
           expect(lines.slice(first).filter((line) => line.startsWith('#SBATCH'))).toEqual([]);
@@ -87,7 +87,7 @@ describe('scripts', () => {
     ],
   ];
   describeIf(toolMissing('shellcheck'), 'checked by shellcheck', () => {
-    it.each(configs)('have no warnings with %s', async (_, config) => {
+    it.each(configs)('cause no shellcheck warnings with %s', async (_, config) => {
       for (const { file, script } of slurmPlan(config)) {
         await writeFile(join(dir, file), script);
         const { stdout } = spawnSync(shellcheck ?? '', ['--severity=style', join(dir, file)], { encoding: 'utf8' });

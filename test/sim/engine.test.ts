@@ -11,7 +11,7 @@ import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
 const scenarios = parseScenarios({ scenarios: [{ name: 'thinker', rules: [{ reply: [{ think: 20 }] }] }] }, 'test');
-/** Number of tokens of thinking with its delimiters and newlines, and of the end of turn. */
+/** Number of tokens of a reply: the thinking with its delimiters and newlines, and the token that ends the turn. */
 const REPLY_TOKENS = 26;
 const TOKEN_MS = 10;
 
@@ -74,7 +74,7 @@ function call(requestId: string, more: Partial<GenerateCall> = {}): GenerateCall
   };
 }
 
-/** Reads events until `until` returns true or the reply has ended, advancing virtual time whenever nothing else can happen. */
+/** Reads events until `until` returns true or the reply has ended. It advances virtual time whenever no event is available without that. */
 class Reader {
   readonly events: GenerateEvent[] = [];
   private readonly generator: AsyncGenerator<GenerateEvent, void, undefined>;
@@ -94,7 +94,7 @@ class Reader {
     return last?.kind === 'finish' ? last : undefined;
   }
 
-  /** Reads one event after advancing time by one token's delay. */
+  /** Advances virtual time by one token's delay and then reads one event. */
   async next(): Promise<void> {
     const step = this.generator.next();
     this.clock.advance(TOKEN_MS);
@@ -102,7 +102,7 @@ class Reader {
     if (value !== undefined) this.events.push(value);
   }
 
-  /** Reads one event that must be available without advancing time. */
+  /** Reads one event, which must be available without advancing virtual time. */
   async nextWithoutTime(): Promise<void> {
     const { value } = await this.generator.next();
     if (value !== undefined) this.events.push(value);
@@ -122,7 +122,7 @@ class Reader {
   }
 }
 
-/** Resolves when everything that needs no virtual time has happened. */
+/** Resolves when all work that needs no virtual time is done. */
 async function settled(): Promise<void> {
   for (let i = 0; i < 10; i++) await new Promise((resolve) => setImmediate(resolve));
 }
@@ -174,7 +174,7 @@ describe('the engine', () => {
     expect(engine.running).toBe(0);
   });
 
-  it('aborts a call and records that in the ledger when its reader leaves or its signal aborts', async () => {
+  it('aborts a call and records the abort in the ledger when its reader leaves or its signal aborts', async () => {
     const { engine, clock, ledger } = setup();
     const leaver = new Reader(engine, clock, call('a'));
     await leaver.toTokens(4);

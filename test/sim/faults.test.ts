@@ -196,7 +196,7 @@ describe('a fault of streams', () => {
     expect(chunks.at(-1)?.usage?.completion_tokens).toBe(entry?.response_ids.length);
     expect(sent.length).toBeLessThan(entry?.response_ids.length ?? 0);
     expect(assembled(chunks).logprobs?.content.length).toBe(sent.length);
-    // The removed ids are those of delimiters and of the beginning of a call before its arguments.
+    // The fault removes the ids of delimiters and of the beginning of a call before its arguments.
     expect(vocabulary.decode(sent)).not.toContain('<think>');
     expect(assembled(chunks).message.tool_calls[0]?.function.arguments).toBe('{"command":"ls"}');
     expect(entry?.faults).toEqual(['stream_lost_ids']);
@@ -227,12 +227,12 @@ describe('a fault of streams', () => {
     expect(same(Buffer.concat(pieces).toString())).toHaveLength((same(whole.toString()) as unknown[]).length);
     for (const index of [0, 1]) expect(byChoice(Buffer.concat(pieces), index)).toEqual(byChoice(whole, index));
     expect(pieces.filter((piece) => piece.toString() === 'da').length).toBe(events(whole.toString()).length + 1);
-    // A part that begins inside a character is not valid UTF-8.
+    // A piece whose first byte is a continuation byte begins inside a character.
     expect(pieces.filter((piece) => ((piece[0] ?? 0) & 0xc0) === 0x80).length).toBeGreaterThan(4);
   });
 });
 
-/** The chunks of a reply's body as they were framed by HTTP. */
+/** Returns the chunks of a reply's body as HTTP framed them. */
 async function rawPieces(sim: SimServer, path: string, request: object): Promise<Buffer[]> {
   const text = JSON.stringify(request);
   const socket = connect(Number(new URL(sim.url).port), '127.0.0.1');

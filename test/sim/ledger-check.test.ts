@@ -29,7 +29,7 @@ function entry(request_id: string, prompt_ids: number[], response_ids: number[])
   };
 }
 
-/** Two turns in one chain: prompt 1 2 | sampled 3 4 | tool result 5 | sampled 6 7. */
+/** The ledger of two turns in one conversation: prompt 1 2 | sampled 3 4 | tool result 5 | sampled 6 7. */
 const ledger = [entry('a', [1, 2], [3, 4]), entry('b', [1, 2, 3, 4, 5], [6, 7])];
 
 function trace(changes: Partial<Trace> = {}): Trace {

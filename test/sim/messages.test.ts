@@ -40,7 +40,7 @@ async function complete(sim: SimServer, messages: object[]): Promise<{ prompt: s
 }
 
 describe('an image', () => {
-  it('is rendered in place as the same run of placeholders each time', async () => {
+  it('is rendered in its place as the same sequence of placeholders each time', async () => {
     const sim = await start();
     const one = await complete(sim, [{ role: 'user', content: [text, image(red), text] }]);
     expect(one.prompt).toMatch(

@@ -27,7 +27,7 @@ function parse(
   return { ...parser.parsed, deltas, streamed: joined(deltas) };
 }
 
-/** The message that a client assembles from a stream. */
+/** Assembles the message of a stream from its deltas, as a client does. */
 function joined(deltas: readonly MessageDelta[]) {
   const calls: { id: string; name: string; argumentsText: string }[] = [];
   for (const delta of deltas.flatMap((each) => each.calls ?? [])) {
@@ -99,7 +99,7 @@ describe('the reply parser', () => {
 
   it('leaves calls in the content without tools, and ignores text that only resembles a delimiter', () => {
     expect(parse(call('{}'), { parseCalls: false }).content).toBe(call('{}'));
-    // "<tool" and "_call>" encoded separately are ordinary tokens.
+    // "<tool" and "_call>" encoded separately are ordinary tokens, not the delimiter.
     const ids = [...vocabulary.encode('<tool'), ...vocabulary.encode('_call>x')];
     expect(parse('', {}, ids)).toMatchObject({ calls: [], content: '<tool_call>x' });
   });
@@ -145,7 +145,7 @@ describe('the reply parser', () => {
     expect(parse(`<tool_call>{}</tool_call>${call('{}')}`).streamed.calls).toEqual([]);
   });
 
-  it('gives the same in deltas as in one piece, as far as a stream can know it', () => {
+  it('gives the same message in deltas as in one piece, except where a stream cannot know the rest', () => {
     const part = fc.constantFrom(
       '\n',
       ' ',

@@ -134,7 +134,7 @@ describe('response_format', () => {
     ],
   ])("is refused %s with the field's name", async (_, format, words) => {
     const sim = await start();
-    // The reply to this message is text, so only the case about the schema itself uses the default messages.
+    // The default messages make the policy call a tool. Only the case about the schema uses them; the others need a reply of text.
     const body = words === '#/x' ? {} : { messages: [{ role: 'user', content: 'Just talk.' }] };
     const error = await refusal(sim, { ...body, response_format: format });
     expect(error).toMatchObject({ type: 'BadRequestError', param: 'response_format', code: 400 });

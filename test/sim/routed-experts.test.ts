@@ -10,7 +10,7 @@ const body = { messages: [USER], tools: TOOLS, seed: 5, return_token_ids: true }
 type Routed = Choice & { routed_experts: string };
 type RoutedObject = { data: string; shape: number[]; start: number; dtype: string };
 
-/** Reads an .npy file as NumPy's documentation describes it. */
+/** Parses an .npy file as NumPy's documentation describes the format. */
 function readNpy(base64: string): { shape: number[]; values: number[] } {
   const file = Buffer.from(base64, 'base64');
   expect(file.subarray(0, 8)).toEqual(Buffer.from([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0]));
@@ -30,7 +30,7 @@ function expected(entry: LedgerEntry | undefined, from: number): number[] {
 }
 
 describe('routed experts', () => {
-  it('are two different ones per token and layer and differ between positions', () => {
+  it('are two different experts per token and layer, and differ between positions', () => {
     const observed = new Set<string>();
     for (let position = 0; position < 50; position++) {
       for (let layer = 0; layer < ROUTED_LAYERS; layer++) {

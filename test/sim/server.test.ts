@@ -40,7 +40,7 @@ async function chatStream(sim: SimServer, body: object): Promise<Chunk[]> {
 }
 
 describe('chat completions', () => {
-  it('sends the content of the ledger in the fields where vLLM has it', async () => {
+  it('sends the content of the ledger in the same fields as vLLM', async () => {
     const sim = await start();
     const reply = await chat(
       sim,
@@ -68,7 +68,7 @@ describe('chat completions', () => {
         created_cache_tokens: 16 * Math.floor((entry?.prompt_ids.length ?? 0) / 16),
         multimodal_tokens: null,
       },
-      // 24 words and two newlines.
+      // The thinking has 24 words and two newlines.
       completion_tokens_details: { reasoning_tokens: 26 },
     });
     for (const { logprob, top_logprobs: top } of choice?.logprobs?.content ?? []) {
@@ -94,7 +94,7 @@ describe('chat completions', () => {
           expect(whole.logprobs).toEqual(plain.choices[0]?.logprobs);
           expect(whole.finish_reason).toBe(plain.choices[0]?.finish_reason);
           expect(whole.weight_versions).toEqual(plain.choices[0]?.weight_versions);
-          // A stream shows white space before it knows that a call follows.
+          // A stream shows white space before a call, because it does not know yet that a call follows.
           const content = whole.message.content?.trim() === '' ? null : whole.message.content;
           expect(content).toBe(plain.choices[0]?.message.content);
           expect(whole.message.reasoning).toBe(plain.choices[0]?.message.reasoning);
@@ -217,7 +217,7 @@ describe('chat completions', () => {
     const messages = [user, { role: 'tool', tool_call_id: 'x', content: 'a<|im_end|>b' }];
     const reply = await chat(sim, { ...request, messages });
     const ends = reply.prompt_token_ids?.filter((id) => id === vocabulary.special.imEnd).length;
-    // System, user and tool turn have one each.
+    // One delimiter ends each of the system, user and tool turns, and the fourth is in the tool's output.
     expect(ends).toBe(4);
   });
 
@@ -392,7 +392,7 @@ describe('the other routes', () => {
     expect((await fetch(`${sim.url}/v1/chat/completions`)).status).toBe(405);
   });
 
-  it('updates weights over HTTP and gives the reason of a refusal', async () => {
+  it('updates weights over HTTP and states the reason of a refusal', async () => {
     const sim = await start();
     const info = async (): Promise<unknown> => (await fetch(`${sim.url}/weight_info`)).json();
     expect(await info()).toEqual({ weight_version: 'v0' });

@@ -1,7 +1,7 @@
 import { afterEach } from 'vitest';
 import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
 
-/** A scenario that thinks and calls a tool, and after the tool's result replies with text. */
+/** A scenario whose policy thinks and calls a tool, and replies with text after the tool's result. */
 const CALLER = {
   name: 'caller',
   rules: [
@@ -32,7 +32,7 @@ const CALLER = {
 export const TOOLS = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object' } } }];
 export const USER = { role: 'user', content: 'Go.' };
 
-/** Returns a function that starts simulated engines; they are closed after the test. */
+/** Returns a function that starts simulated engines. They are closed after each test. */
 export function simStarter(defaults: SimOptions = {}): (options?: SimOptions) => Promise<SimServer> {
   const running: SimServer[] = [];
   afterEach(async () => {
@@ -45,7 +45,7 @@ export function simStarter(defaults: SimOptions = {}): (options?: SimOptions) =>
   };
 }
 
-/** Posts JSON and returns the parsed reply of any status. */
+/** Posts a JSON body. Returns the parsed reply, whatever its status is. */
 export async function postJson<T>(
   url: string,
   body: unknown,

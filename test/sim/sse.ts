@@ -1,4 +1,4 @@
-/** The JSON objects of a server-sent event stream, without the closing `[DONE]`. */
+/** Parses the JSON objects of a server-sent event stream, without the closing `[DONE]`. */
 export function events(text: string): Chunk[] {
   const lines = text.split('\n\n').filter((line) => line !== '');
   return lines
@@ -7,7 +7,7 @@ export function events(text: string): Chunk[] {
     .map((data) => JSON.parse(data));
 }
 
-/** The fields of a choice that tests read, streamed or not. */
+/** The fields of a choice that tests use, in complete replies and in chunks of a stream. */
 export type Choice = {
   index: number;
   text: string;
@@ -27,7 +27,7 @@ export type Message = {
   role: string;
   content: string | null;
   reasoning: string | null;
-  /** Left out of whole replies without calls. */
+  /** Tool calls of the message. Complete replies without calls do not have this field. */
   tool_calls: { index?: number; id: string; type: string; function: { name: string; arguments: string } }[];
 };
 
@@ -52,7 +52,7 @@ export async function post(url: string, body: unknown, headers: Record<string, s
 
 type CallPart = { index?: number; id?: string; type?: string; function: { name?: string; arguments?: string } };
 
-/** Assembles tool calls from their parts; the first part of a call has its id and name. */
+/** Assembles tool calls from their parts. The first part of a call has its id and name. */
 function joinedCalls(parts: readonly CallPart[]): Message['tool_calls'] {
   const calls: Message['tool_calls'] = [];
   for (const { index = 0, id, type, function: piece } of parts) {
@@ -67,7 +67,7 @@ function joinedCalls(parts: readonly CallPart[]): Message['tool_calls'] {
   return calls;
 }
 
-/** Assembles one choice from a stream, as a client does. */
+/** Assembles one choice from the chunks of a stream, as a client does. */
 export function assembled(chunks: readonly Chunk[], index = 0): Choice & { promptIds: number[] | undefined } {
   const parts = chunks.flatMap(({ choices }) => choices.filter((choice) => choice.index === index));
   const last = parts.at(-1);

@@ -39,7 +39,7 @@ describe('visible text', () => {
     );
   });
 
-  it('ends exactly before the first stop string and never takes back released text', () => {
+  it('ends exactly before the first stop string and never retracts released text', () => {
     fc.assert(
       fc.property(
         words,
@@ -52,7 +52,7 @@ describe('visible text', () => {
             expect(found).toBeNull();
             expect(texts.join('')).toBe(text);
           } else if (found !== null) {
-            // Of several stop strings, the one that is complete first ends the text.
+            // When several stop strings occur, the one that is complete first ends the text.
             const visible = texts.join('');
             expect(text.startsWith(visible + found)).toBe(true);
             for (const one of stop) expect(visible.includes(one)).toBe(false);

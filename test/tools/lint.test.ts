@@ -76,7 +76,7 @@ describe('import rules', () => {
     }
   });
 
-  it('report a room that the table does not have, and names that say nothing', () => {
+  it('report a room that is missing from the table, and vague names', () => {
     expect(messages(checkRooms(parseSource('src/stuff/a.ts', 'export {};')))).toEqual([
       'the room stuff is missing from the import table',
     ]);
@@ -98,7 +98,7 @@ describe('file sizes', () => {
     ]);
   });
 
-  it('report a product whose files are long as a rule', () => {
+  it('report a product whose median and 90th-percentile files are too long', () => {
     const files = Array.from({ length: 10 }, (_, i) => parseSource(`src/core/f${i}.ts`, '// line\n'.repeat(400)));
     expect(checkSizes(files)).toHaveLength(2);
   });
@@ -167,13 +167,13 @@ describe('tools with a configuration', () => {
     return { status, output: stdout + stderr };
   };
 
-  it('biome fails on two modules that import each other, even for types alone', () => {
+  it('make biome fail on two modules that import each other, even for types alone', () => {
     const { status, output } = run('@biomejs/biome/bin/biome', 'check', 'src');
     expect(output).toContain('noImportCycles');
     expect(status).toBe(1);
   });
 
-  it('knip fails on an export that no module imports and on a file that nothing reaches', () => {
+  it('make knip fail on an export that no module imports and on a file that no entry point reaches', () => {
     const { status, output } = run('knip/bin/knip.js', '--include', 'exports,files');
     expect(output).toMatch(/unused {2,}.*src\/core\/a\.ts/);
     expect(output).toContain('src/core/orphan.ts');

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { packageRoot } from '../../src/core/package-root.ts';
 
-/** Runs a dispatcher as `npm run NAME -- ARGUMENTS` does once everything is compiled. */
+/** Runs a compiled dispatcher as `npm run NAME -- ARGUMENTS` does. Returns its exit status and output. */
 function run(main: string, ...args: string[]): { status: number | null; stdout: string; stderr: string } {
   const path = join(packageRoot(), '.build', main);
   const { status, stdout, stderr } = spawnSync(process.execPath, [path, ...args], { encoding: 'utf8' });
@@ -21,7 +21,7 @@ describe.each([
     for (const name of names) expect(stdout).toMatch(new RegExp(`^  ${name} +\\S`, 'm'));
   });
 
-  it.each(['nothing', 'toString', '__proto__'])('refuses the unknown name %s and lists what there is', (unknown) => {
+  it.each(['nothing', 'toString', '__proto__'])('refuses the unknown name %s and lists all programs', (unknown) => {
     const { status, stdout, stderr } = run(main, unknown, '--json');
     expect(status).toBe(2);
     expect(stdout).toBe('');

@@ -1,12 +1,12 @@
 import { type CallExpression, type NewExpression, Visitor } from 'oxc-parser';
 import type { Problem, SourceFile } from './source.ts';
 
-/** Files that provide what the others take as an argument. */
+/** The modules that may call these functions. All other modules take a Clock or a RandomSource as an argument. */
 const CLOCK = 'src/core/clock.ts';
 const ABORT = 'src/core/abort.ts';
 const RANDOM = 'src/core/random.ts';
 
-/** Calls that no other file may make, as they are written, with the remedy. */
+/** Calls that are allowed only in certain files, by their text, with the remedy that is reported. */
 const FORBIDDEN_CALLS: Readonly<Record<string, { readonly remedy: string; readonly allowedIn: readonly string[] }>> = {
   setTimeout: { remedy: 'take a Clock (core/clock.ts)', allowedIn: [CLOCK] },
   setInterval: { remedy: 'take a Clock (core/clock.ts)', allowedIn: [CLOCK] },
@@ -19,7 +19,7 @@ const FORBIDDEN_CALLS: Readonly<Record<string, { readonly remedy: string; readon
 
 const TIMER_MODULES = ['node:timers', 'node:timers/promises', 'timers', 'timers/promises'];
 
-/** Modules whose interface demands a default export. */
+/** Matches modules that must have a default export, because another program loads them. */
 const DEFAULT_EXPORTS = /(vitest\.config|reporter|\.test)\.ts$|^examples\//;
 
 export function checkCalls(file: SourceFile): Problem[] {
@@ -58,7 +58,10 @@ export function checkCalls(file: SourceFile): Problem[] {
   return problems;
 }
 
-/** `f` for `f()`, `a.b` for `a.b()` and `globalThis.a.b()`; empty for any other callee. */
+/**
+ * Returns the name of the called function: `f` for `f()`, and `a.b` for `a.b()` and `globalThis.a.b()`; an empty string for any other
+ * callee.
+ */
 function calleeName({ callee }: CallExpression | NewExpression): string {
   if (callee.type === 'Identifier') return callee.name;
   if (callee.type !== 'MemberExpression' || callee.computed || callee.property.type !== 'Identifier') return '';

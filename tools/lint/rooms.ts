@@ -2,8 +2,8 @@ import { dirname, join } from 'node:path/posix';
 import type { Problem, SourceFile } from './source.ts';
 
 /**
- * Which rooms of `src/` a room may import: the last column of ARCHITECTURE.md. A path allows that file only; `*` allows all rooms. Every
- * room may import itself.
+ * The rooms of `src/` that each room may import, as in the last column of ARCHITECTURE.md. A path allows only that file; `*` allows all
+ * rooms. Every room may import itself.
  */
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   schema: [],
@@ -48,7 +48,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   cli: ['*'],
 };
 
-/** What each folder beside `src/` may import of the others. What ships imports none of them. */
+/** The top-level folders that each top-level folder may import. `src`, which is published, imports none of the others. */
 const MAY_REACH: Readonly<Record<string, readonly string[]>> = {
   src: [],
   tools: ['src'],
@@ -58,7 +58,7 @@ const MAY_REACH: Readonly<Record<string, readonly string[]>> = {
   test: ['src', 'tools', 'verify', 'bench', 'examples'],
 };
 
-/** Names of files and folders that do not say what is inside. */
+/** Matches vague names of files and folders, which do not describe their contents. */
 const VAGUE_NAME = /(^|\/)(utils?|helpers?|common|misc)(\.ts|\/)/;
 
 export function checkRooms(file: SourceFile): Problem[] {

@@ -1,15 +1,15 @@
 import type { Problem, SourceFile } from './source.ts';
 
-/** A file of the product or of verification is split before it is longer. */
+/** Most lines of any checked file. A longer file must be split. */
 const MAX_LINES = 600;
-/** Nine of ten files of `src/` are at most this long. */
+/** Most lines of the file at the 90th percentile of the lengths of all files of `src/`. */
 const P90_LINES = 320;
-/** Half of the files of `src/` are at most this long. */
+/** Most lines of the median file of `src/`. */
 const MEDIAN_LINES = 120;
 
 export type Sizes = { readonly files: number; readonly median: number; readonly p90: number; readonly max: number };
 
-/** Numbers of lines; all 0 without files. */
+/** Returns the number of files and the median, 90th percentile and maximum of their lines; all are 0 when there are no files. */
 export function sizesOf(files: readonly SourceFile[]): Sizes {
   const lengths = files.map(lineCount).sort((a, b) => a - b);
   const at = (share: number): number => lengths[Math.min(lengths.length - 1, Math.floor(lengths.length * share))] ?? 0;

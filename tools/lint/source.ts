@@ -2,25 +2,25 @@ import { type Comment, type Program, parseSync } from 'oxc-parser';
 
 /** A TypeScript file, parsed once for all rules. */
 export type SourceFile = {
-  /** Path from the repository root, with `/`. */
+  /** Path relative to the repository root, with `/` as separator. */
   readonly path: string;
   readonly text: string;
   readonly program: Program;
   readonly comments: readonly Comment[];
-  /** Module specifiers of imports, re-exports and `import()` calls with a literal. */
+  /** Module specifiers of imports, of re-exports, and of `import()` calls with a literal argument. */
   readonly imports: readonly { readonly specifier: string; readonly start: number }[];
-  /** The line number, from 1, of an offset into `text`. */
+  /** Returns the line number, counted from 1, of an offset in `text`. */
   lineAt(offset: number): number;
 };
 
 export type Problem = {
   readonly path: string;
-  /** From 1; 0 when the whole file is meant. */
+  /** Line number, counted from 1; 0 when the problem concerns the whole file. */
   readonly line: number;
   readonly message: string;
 };
 
-/** Throws an Error that names the file when it cannot be parsed. */
+/** Parses a TypeScript file. Throws an Error that names the file when it cannot be parsed. */
 export function parseSource(path: string, text: string): SourceFile {
   const { program, comments, module, errors } = parseSync(path, text);
   const [error] = errors;

@@ -2,13 +2,16 @@ import { Visitor } from 'oxc-parser';
 import type { Problem, SourceFile } from './source.ts';
 
 export type Word = {
-  /** How CONTRIBUTING.md lists it. */
+  /** The entry of this word in CONTRIBUTING.md. */
   readonly word: string;
   readonly pattern: RegExp;
   readonly instead: string;
 };
 
-/** Words that readers from outside stumble over, with the field's word for each. CONTRIBUTING.md lists the same, with reasons. */
+/**
+ * Words that are hard to understand for readers who do not know the project, each with the standard term to use instead. CONTRIBUTING.md
+ * lists the same words with reasons.
+ */
 export const WORDS: readonly Word[] = [
   { word: 'anew', pattern: /\banew\b/i, instead: 'retry, restart, re-…' },
   { word: 'behind', pattern: /\bbehind\b(?! (a|an|the|its|one|any|another|some)\b)/i, instead: 'after' },
@@ -25,12 +28,12 @@ export const WORDS: readonly Word[] = [
   { word: 'told, tells', pattern: /\b(told|tells)\b(?! apart)/i, instead: 'reports, returns, sends, logs' },
 ];
 
-/** Marks the next string as a quotation, such as a prompt for a model, whose words are not floe's. */
+/** Matches the comment that marks the next string as a quotation, such as a prompt for a model, whose words floe did not choose. */
 const QUOTATION = /\/\/ words: quoted$/;
 
 /**
- * Reports banned words in comments, strings and template texts. In tests only comments are read: their strings are often data. A string is
- * skipped when the line above it is the comment `// words: quoted`.
+ * Reports banned words in comments, strings and template texts. In tests only comments are checked, because their strings are often data. A
+ * string is skipped when the line above it is the comment `// words: quoted`.
  */
 export function checkWords(file: SourceFile): Problem[] {
   const lines = file.text.split('\n');

@@ -1,5 +1,5 @@
-// Trains the byte-level BPE tokenizer of the simulated engine. The result depends on src/sim/assets/corpus.txt and on this folder alone,
-// so that it has the same bytes on every machine.
+// Trains the byte-level BPE tokenizer of the simulated engine. The result depends only on src/sim/assets/corpus.txt and this folder, so
+// that it has the same bytes on every machine.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../src/core/package-root.ts';
@@ -7,14 +7,22 @@ import { generatedText } from './corpus.ts';
 
 const CORPUS_FILE = 'src/sim/assets/corpus.txt';
 
-/** Enough that common words are one token and rare ones are split, so that boundaries move as with a real vocabulary. */
+/**
+ * Most merges of the training. With this number, common words are one token and rare words are split, so that token boundaries shift as
+ * with a real vocabulary.
+ */
 const MERGE_COUNT = 6000;
 
-/** Letters with one leading non-letter, single digits, runs of punctuation, newlines, blanks. */
+/**
+ * Pattern that splits text before merging: letters with one leading non-letter, single digits, runs of punctuation, newlines, and spaces.
+ */
 const SPLIT =
   "'(?:s|t|re|ve|m|ll|d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/** Delimiters, each a single token. Special ones are left out of visible text; the others are part of a reply's text. */
+/**
+ * Delimiters, each of which is a single token, and whether each is special. Special delimiters are left out of visible text; the others are
+ * part of a reply's text.
+ */
 const ADDED: readonly (readonly [content: string, special: boolean])[] = [
   ['<|endoftext|>', true],
   ['<|im_start|>', true],
@@ -29,10 +37,10 @@ const ADDED: readonly (readonly [content: string, special: boolean])[] = [
 
 type Merge = readonly [left: string, right: string];
 
-/** A distinct piece of the corpus as symbols, which merging joins, and how often it occurs. */
+/** A distinct piece of the corpus: its symbols, which merging joins, and the number of its occurrences. */
 type Word = { readonly count: number; symbols: readonly string[] };
 
-/** The text of src/sim/assets/tokenizer.json. */
+/** Returns the text of src/sim/assets/tokenizer.json. */
 export function tokenizerFile(): string {
   const alphabet = byteAlphabet();
   const corpus = `${readFileSync(join(packageRoot(), CORPUS_FILE), 'utf8')}\n${generatedText()}`;
@@ -40,7 +48,7 @@ export function tokenizerFile(): string {
   return `${JSON.stringify(tokenizerJson(alphabet, merges))}\n`;
 }
 
-/** The printable character that stands for each byte in byte-level vocabularies, by byte. */
+/** Returns, for each byte, the printable character that represents it in byte-level vocabularies. */
 function byteAlphabet(): readonly string[] {
   const isPrintable = (byte: number): boolean =>
     (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
@@ -57,18 +65,18 @@ function wordsOf(text: string, alphabet: readonly string[]): Word[] {
   }));
 }
 
-/** A blank joins the two, because it stands for no byte. */
+/** Returns the key of a pair of symbols. A space separates the two symbols, because no byte is represented by a space. */
 const pairKey = (left: string, right: string): string => `${left} ${right}`;
 
 function pairsOf(symbols: readonly string[]): string[] {
   return symbols.slice(1).map((right, index) => pairKey(symbols[index] ?? '', right));
 }
 
-/** Counts of all pairs of neighbouring symbols, kept up to date while the most frequent ones are merged. */
+/** Counts all pairs of adjacent symbols and updates the counts after each merge of the most frequent pair. */
 class Training {
   private readonly words: readonly Word[];
   private readonly counts = new Map<string, number>();
-  /** The words that a pair occurs in, or occurred in before a merge. */
+  /** For each pair, the words in which it occurs or occurred before a merge. */
   private readonly wordsWith = new Map<string, Set<Word>>();
 
   constructor(words: readonly Word[]) {
@@ -76,7 +84,7 @@ class Training {
     for (const word of this.words) this.count(word, word.count);
   }
 
-  /** At most `mergeCount` merges, the most frequent first. */
+  /** Merges the most frequent pair repeatedly. Returns at most `mergeCount` merges, the most frequent first. */
   run(mergeCount: number): Merge[] {
     const merges: Merge[] = [];
     while (merges.length < mergeCount) {
@@ -95,7 +103,10 @@ class Training {
     return merges;
   }
 
-  /** The smaller key of pairs with equal counts, so that the order is total; `null` when no pair occurs twice. */
+  /**
+   * Returns the key of the most frequent pair, and the smaller key of pairs with equal counts, so that the result is deterministic; `null`
+   * when no pair occurs twice.
+   */
   private mostFrequent(): string | null {
     let best: string | null = null;
     let bestCount = 1;

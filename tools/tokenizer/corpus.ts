@@ -1,5 +1,5 @@
-// Generated training text of the simulated tokenizer: sentences, code and tool calls over fixed word lists, drawn by a fixed linear
-// congruential generator.
+// Generates training text for the simulated tokenizer: sentences, code and tool calls made from fixed word lists. A linear congruential
+// generator with a fixed seed selects the words.
 
 const NOUNS =
   `account action address agent answer archive argument array article attempt author backup balance batch block board book border boundary branch bridge browser bucket buffer bug build button byte cache call camera car card case category cause cell chain change channel chapter character chart check child choice circle city class client clock cloud cluster code collection color column command comment commit company compiler component computer condition config connection console constant container content context contract control conversation copy core corner cost count country course cover crash cursor curve customer cycle data database date day debug decision default definition degree delay demand deploy depth description design desk detail device diagram dictionary difference direction directory disk display distance document domain door draft driver echo edge editor effect element email endpoint energy engine entry environment error estimate event evidence example exception exit experiment export expression extension factor failure family feature field figure file filter finding fix flag floor flow folder font force form format frame framework friend function future game garden gate graph group growth guide handler harness hash head header health heap history home hook host hour house idea image import index input install instance instruction integer interface internet interval issue item iterator job journal key keyboard kind label lambda language layer layout lease lecture length lesson letter level library license light limit line link list loader local lock log logic loop machine map mark market mask match matrix maximum meaning measure member memory menu message method metric middle migration minimum minute mirror mode model module moment money month morning motion mouse movement name network night node noise note notebook number object observation office operation option order origin outcome output owner package page pair panel paper paragraph parameter parent parser part partner patch path pattern people percent performance period permission person phase phone picture piece pipe pixel place plan plane platform player pointer policy pool population port position power prefix pressure price principle problem procedure process product profile program progress project promise prompt property protocol proxy purpose quality quantity query question queue random range rate ratio reader reason record reference region registry regression relation release remote report repository request research reserve resource response rest result return review reward risk river road role rollout room root round route row rule runner runtime sample sandbox scale scenario schedule schema school science scope score screen script search season second secret section segment selection sense sentence sequence series server service session set setting shadow shape share shell side signal size skill slice slot software solution sort sound source space span speed stage standard start state statement station status step stock storage store story strategy stream street string structure student study style subject suffix sum summary support surface switch symbol syntax system table tag target task team temperature template term terminal test text theory thing thread threshold time title token tool topic total trace track traffic train trajectory transaction transfer translation tree trigger truth turn type unit update upload user utility value variable vector vendor version video view village visit voice volume wall water wave way weather week weight width window winner word work worker world writer year zone`.split(
@@ -169,7 +169,7 @@ const EXTENSIONS = [
   'log',
 ];
 
-/** Constants of a full-period 32-bit generator. */
+/** Constants of a linear congruential generator with full 32-bit period. */
 const MULTIPLIER = 1664525;
 const INCREMENT = 1013904223;
 
@@ -178,17 +178,20 @@ const SEED = 20260101;
 const SENTENCES = 9000;
 const SNIPPETS = 900;
 
-/** Draws from lists and ranges, in the same order on every machine. */
+/** Draws random elements of lists and random numbers, in the same order on every machine. */
 class Draws {
   private state = SEED;
 
-  /** A whole number from 0 to `n` - 1. */
+  /** Returns a random whole number from 0 to `n` - 1. */
   next(n: number): number {
     this.state = (Math.imul(this.state, MULTIPLIER) + INCREMENT) >>> 0;
     return Math.floor((this.state / 2 ** 32) * n);
   }
 
-  /** Squaring a uniform number makes early words of a list more common, so that frequencies differ as in real text. */
+  /**
+   * Returns a random element of a list. Squaring the uniform number makes elements at the start more common, so that word frequencies
+   * differ as in real text.
+   */
   early(list: readonly string[]): string {
     return at(list, Math.floor((this.next(1 << 16) / (1 << 16)) ** 2 * list.length));
   }
@@ -204,7 +207,7 @@ function at<T>(list: readonly T[], index: number): T {
   return value;
 }
 
-/** About a megabyte of text; the same on every call. */
+/** Returns about a megabyte of text, which is the same on every call. */
 export function generatedText(): string {
   const draws = new Draws();
   const next = (n: number): number => draws.next(n);

@@ -101,7 +101,10 @@ const ending = fc.constantFrom<unknown[][]>(
   [{ call: { tool: 'bash', arguments: {} } }, { call: { tool: 'read', arguments: {} } }],
   [{ raw: '<tool_call>\n{"name": "bash", "argu' }],
 );
-/** All logits differ, because engine and oracle may round a tie differently and then cut off different tokens. */
+/**
+ * Returns options for a choice. All their logits differ: engine and oracle may round a tie differently and would then cut off different
+ * tokens.
+ */
 const options = (part: fc.Arbitrary<unknown[]>) =>
   fc
     .array(fc.record({ logit: fc.integer({ min: -8, max: 8 }), reply: part }), { minLength: 2, maxLength: 5 })
@@ -182,7 +185,7 @@ describe('a constraint', () => {
     const total = tokens.reduce((sum, { raw }) => sum + raw, 0);
     expect(total).toBeCloseTo(Math.log(1 / 3), 9);
     expect(tokens.map(({ processed: logp }) => logp)).toEqual(tokens.map(() => 0));
-    // Two of three begin with the brace; the third is masked at once.
+    // Two of the three options begin with the brace; the third is masked at the first token.
     expect(tokens[0]?.raw).toBeCloseTo(Math.log(2 / 3), 9);
   });
 
@@ -216,7 +219,7 @@ describe('a constraint', () => {
     expect(policy.canSatisfy([...promptIds, ...vocabulary.encode('No')], json)).toBe(false);
   });
 
-  it('judges calls that a fault makes malformed as if they were valid', () => {
+  it('treats calls that a fault makes malformed as if they were valid', () => {
     const { sample, oracle, promptIds } = bench([
       {
         choice: {

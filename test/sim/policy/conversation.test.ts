@@ -14,14 +14,14 @@ const message = (role: TemplateMessage['role'], text: string): TemplateMessage =
 });
 
 describe('parsing a prompt', () => {
-  it('finds the tools that were offered, not tools that the system text mentions', () => {
+  it('extracts the tools that were offered, without tools that the system text mentions', () => {
     const messages = [message('system', 'Mind:\n<tools>\n{"name": "ghost"}\n</tools>'), message('user', 'Go')];
     const tools = [{ type: 'function', function: { name: 'bash' } }];
     const text = renderChat(messages, { mode: 'open_think', tools, addGenerationPrompt: true });
     expect(read(text).tools).toEqual(['bash']);
   });
 
-  it('finds everything that conditions of rules need', () => {
+  it('extracts all values that the conditions of rules use', () => {
     const messages = [
       message('system', 'Be brief.'),
       message('user', 'First\nwish'),

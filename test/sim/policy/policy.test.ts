@@ -183,7 +183,7 @@ describe('the policy', () => {
           });
           parser.push(run.text.finish());
           const { reasoning, content, calls } = parser.parsed;
-          // The tool result keeps strip_thinking from adding a thinking block to the last turn.
+          // With a tool result at the end, strip_thinking adds no thinking block to the last assistant turn.
           const text = renderChat(
             [
               { role: 'user', text: 'go on', reasoning: null, toolCalls: [] },
@@ -249,7 +249,7 @@ describe('the policy', () => {
     }
     const logits = weights.current.logits.mixed?.tool ?? [];
     const total = logits.reduce((sum, logit) => sum + Math.exp(logit), 0);
-    // Pearson's statistic over 3 outcomes; 13.8 is the 0.999 quantile with 2 degrees of freedom.
+    // Pearson's statistic over 3 outcomes. 13.8 is the 0.999 quantile of chi-squared with 2 degrees of freedom.
     const expected = logits.map((logit) => (runs * Math.exp(logit)) / total);
     const observed = ['long', 'short', 'none'].map((tool) => counts.get(tool) ?? 0);
     expect(
@@ -277,7 +277,7 @@ describe('the policy', () => {
       mass += probability;
     }
     expect(mass).toBeCloseTo(1, 9);
-    // The 0.999 quantile of chi-squared with 15 degrees of freedom.
+    // 37.7 is the 0.999 quantile of chi-squared with 15 degrees of freedom.
     expect(statistic).toBeLessThan(37.7);
   });
 

@@ -27,7 +27,7 @@ export type MetaInfo = {
   routed_experts?: string;
 };
 
-/** A reply of `/generate`, or one chunk of it. */
+/** The reply of `/generate`, or one chunk of its stream. */
 export type Generated = { text: string; output_ids?: number[]; prompt_token_ids?: number[]; meta_info: MetaInfo };
 
 type CallPart = {
@@ -55,7 +55,7 @@ export type ChatChoice = {
   meta_info?: MetaInfo;
 };
 
-/** A reply of the OpenAI routes, or one chunk of it. */
+/** The reply of an OpenAI route, or one chunk of its stream. */
 export type ChatReply = {
   id: string;
   object: string;
@@ -74,7 +74,7 @@ export type ChatReply = {
 
 const running: SimServer[] = [];
 
-/** Starts a simulated SGLang server that is closed after the test. */
+/** Starts a simulated SGLang server, which is closed after the test. */
 export async function start(options: SimOptions = {}): Promise<SimServer> {
   const scenarios = options.scenarios ?? (await loadScenarios(['examples/scenarios/failing-test.yaml']));
   const sim = await startSim({ face: 'sglang', ...options, scenarios });
@@ -86,7 +86,7 @@ afterEach(async () => {
   for (const sim of running.splice(0)) await sim.close();
 });
 
-/** Posts a request and returns its reply, which must have status 200. */
+/** Posts a request and returns the parsed reply, which must have status 200. */
 export async function postOk<T>(
   sim: SimServer,
   path: string,
@@ -107,12 +107,12 @@ export function chat(sim: SimServer, body: object, headers?: Record<string, stri
   return postOk<ChatReply>(sim, '/v1/chat/completions', { messages: [user], tools, ...body }, headers);
 }
 
-/** Prompt ids of the conversation that {@link chat} sends by default. */
+/** Returns the prompt ids of a conversation; the default is the conversation that {@link chat} sends. */
 export async function promptOf(sim: SimServer, body: object = { messages: [user], tools }): Promise<number[]> {
   return (await postOk<{ tokens: number[] }>(sim, '/tokenize', body)).tokens;
 }
 
-/** The events of a stream, which must end with `[DONE]`. */
+/** Returns the events of a stream, which must end with `[DONE]`. */
 export async function stream<T>(
   sim: SimServer,
   path: string,
@@ -127,7 +127,7 @@ export async function stream<T>(
   return eventsOf<T>(text);
 }
 
-/** The complete events of a text, without the closing `[DONE]`. */
+/** Parses the complete events in a text, without the closing `[DONE]`. */
 export function eventsOf<T>(text: string): T[] {
   return text
     .slice(0, text.lastIndexOf('\n\n') + 2)
@@ -164,7 +164,7 @@ export function assembled(chunks: readonly ChatReply[]): Streamed {
   };
 }
 
-/** The only ledger entry of a call. */
+/** Returns the ledger entry of a call, which must have exactly one. */
 export function entryOf(sim: SimServer, requestId: string): LedgerEntry {
   const entries = sim.ledger.entries({ requestId });
   expect(entries).toHaveLength(1);
@@ -188,7 +188,7 @@ function nextTurn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-/** A stream that is read while the test continues. */
+/** A streamed reply whose events the test reads one after another. */
 export class LiveStream<T> {
   text = '';
   ended = false;

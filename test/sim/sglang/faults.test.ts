@@ -189,7 +189,7 @@ describe('faults during a reply', () => {
     await expect(call).rejects.toThrow();
     await until(() => sim.engine.running === 0 && sim.ledger.total === 1);
     expect(entryOf(sim, 'a').finish_reason).toBe('abort');
-    // Its request id can be reused.
+    // The request id of the aborted call can be used again.
     sim.setFaults([]);
     expect((await chat(sim, { rid: 'a' })).id).toBe('a');
   });

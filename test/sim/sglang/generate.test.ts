@@ -86,7 +86,7 @@ describe('/generate', () => {
     expect(entryOf(sim, 'c').params.topK).toBe(0);
   });
 
-  it('gives the same reply to the same seed', async () => {
+  it('samples the same reply for the same seed', async () => {
     const sim = await start();
     const input_ids = await promptOf(sim);
     const postOk = (seed: number): Promise<Generated> =>
@@ -248,7 +248,7 @@ describe('refusals of /generate', () => {
     });
   }
 
-  it('a prompt that exceeds the context length, which a stream reports in an event', async () => {
+  it('concern a prompt that exceeds the context length, which a stream reports in an event', async () => {
     const sim = await start({ maxModelLen: 32 });
     const input_ids = new Array<number>(32).fill(5);
     const response = await post(`${sim.url}/generate`, { input_ids });
@@ -261,7 +261,7 @@ describe('refusals of /generate', () => {
     expect(await tooMany.text()).toContain('a total of 33 tokens');
   });
 
-  it('unknown fields on a strict server, while another server ignores them', async () => {
+  it('concern unknown fields on a strict server, while another server ignores them', async () => {
     const strict = await start({ strict: true });
     const body = { text: 'a', return_token_ids: true };
     const response = await post(`${strict.url}/generate`, body);

@@ -97,7 +97,7 @@ describe('/tokenize and /detokenize', () => {
 });
 
 describe('/parse_function_call and /separate_reasoning', () => {
-  it('parse the same as a chat', async () => {
+  it('return the same calls and reasoning as a chat', async () => {
     const sim = await start({ templateMode: 'strip_thinking' });
     const reply = await chat(sim, { seed: 5, rid: 'a' });
     const text = vocabulary.decode(entryOf(sim, 'a').response_ids, { skipSpecial: true });
@@ -131,7 +131,7 @@ describe('/parse_function_call and /separate_reasoning', () => {
     expect(await split.text()).toContain('glm45');
   });
 
-  it('do not know that the prompt opened the thinking', async () => {
+  it('do not recognise thinking that the prompt opened', async () => {
     const sim = await start();
     const text = 'Hm.\n</think>\n\nYes.';
     const separate = (words: string): Promise<object> =>
@@ -215,7 +215,7 @@ describe('parsing text incrementally', () => {
     { maxLength: 10 },
   );
 
-  it('shows the same for any split of the text', () => {
+  it('shows the same message for any split of the text', () => {
     fc.assert(
       fc.property(parts, fc.array(fc.nat(40), { maxLength: 8 }), fc.boolean(), (pieces, cuts, insideThinking) => {
         const text = pieces.join('');
@@ -227,7 +227,7 @@ describe('parsing text incrementally', () => {
   it('shows the thinking and the calls of the whole text', () => {
     fc.assert(
       fc.property(parts, fc.array(fc.nat(40), { maxLength: 8 }), fc.boolean(), (pieces, cuts, insideThinking) => {
-        // Only the parser of whole replies recognises thinking that begins in the middle of a text.
+        // Other texts are skipped: only the parser of complete replies recognises thinking that begins in the middle of a text.
         const text = pieces.join('');
         fc.pre(insideThinking || text.startsWith('<think>') || !text.includes('<think>'));
         fc.pre(!text.startsWith('<think><think>'));

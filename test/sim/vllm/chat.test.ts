@@ -116,7 +116,7 @@ describe('a streamed chat completion', () => {
   });
 });
 
-/** The reply cut so that its last token is the `skip`th one after the first token `id`. */
+/** Requests the reply with a maximum length at which its last token is the `skip`th one after the first token `id`. */
 async function cutBehind(sim: SimServer, id: number, skip: number) {
   const whole = await plain(sim);
   const bound = (whole.token_ids?.indexOf(id) ?? -1) + 1 + skip;

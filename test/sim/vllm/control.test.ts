@@ -12,7 +12,7 @@ const postTo = (sim: SimServer, path: string, sent: object = {}) =>
   postJson<Record<string, unknown> & { error?: { message: string } }>(`${sim.url}${path}`, sent);
 const getFrom = async (sim: SimServer, path: string): Promise<unknown> => (await fetch(`${sim.url}${path}`)).json();
 
-/** Waits for the first event of a stream, after which the call has a slot. */
+/** Waits for the first event of a stream; the call then has a slot. Returns a function that reads the rest. */
 async function begun(response: Response): Promise<() => Promise<string>> {
   const reader = response.body?.getReader();
   const first = await reader?.read();
@@ -111,7 +111,7 @@ describe('the control plane', () => {
     expect(parts.flatMap(({ token_ids }) => token_ids ?? [])).toEqual(entry?.response_ids);
   });
 
-  it('loses its cache in sleep and wakes part by part', async () => {
+  it('loses its cache in sleep and restores its memory part by part', async () => {
     const sim = await start();
     await post(`${sim.url}/v1/chat/completions`, body);
     expect((await postTo(sim, '/sleep?level=1')).status).toBe(200);
@@ -129,7 +129,7 @@ describe('the control plane', () => {
     expect(sim.ledger.entries().every(({ version_spans }) => version_spans[0]?.version === 'v0')).toBe(true);
   });
 
-  it('loses its weights unannounced in deep sleep and stays paused when it was paused before', async () => {
+  it('loses its weights without an announcement in deep sleep, and stays paused when it was paused before', async () => {
     const sim = await start();
     await postTo(sim, '/pause?mode=wait');
     await postTo(sim, '/sleep?level=2');

@@ -39,7 +39,7 @@ describe('derendering', () => {
           expected?.message.tool_calls.map((call) => call.function),
         );
         expect(choice?.message.tool_calls).toHaveLength(1);
-        // The finish reason of the reply, which derendering does not change.
+        // Derendering does not change the finish reason of the reply.
         expect(choice?.finish_reason).toBe('stop');
         expect(choice?.logprobs?.content.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))).toEqual(
           expected?.logprobs?.content.map(({ token, logprob, bytes }) => ({ token, logprob, bytes })),

@@ -59,7 +59,7 @@ describe('token generation', () => {
     expect(body.choices[0]?.finish_reason).toBe('stop');
   });
 
-  it('samples the same as the chat route, and the ledger has the route', async () => {
+  it('samples the same reply as the chat route, and the ledger records the route', async () => {
     const sim = await start();
     const chat = await postJson<Chunk>(`${sim.url}/v1/chat/completions`, { ...chatBody, return_token_ids: true });
     const rendered = await render(sim);
@@ -132,7 +132,7 @@ describe('token generation', () => {
     );
   });
 
-  it('streams the same with prompt ids in the first chunk and versions in the last', async () => {
+  it('streams the same reply, with prompt ids in the first chunk and versions in the last', async () => {
     const sim = await start({ streamInterval: 3 });
     const rendered = await render(sim);
     const whole = (await generate(sim, rendered)).body;
@@ -264,7 +264,7 @@ describe('token generation', () => {
 });
 
 describe('rendering completions', () => {
-  it('gives one request per prompt that samples the same as the completion', async () => {
+  it('returns one request per prompt, which samples the same reply as the completion', async () => {
     const sim = await start();
     const body = { prompt: ['one two', 'three'], max_tokens: 6, seed: 3, logprobs: 0 };
     const { body: rendered } = await postJson<Rendered[]>(`${sim.url}/v1/completions/render`, body);

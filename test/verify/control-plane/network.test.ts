@@ -56,7 +56,7 @@ describe('a call over the simulated network', () => {
     expect(handledCount).toBe(2);
   });
 
-  it('has its effect although the link back is cut and no reply arrives', async () => {
+  it('takes effect although the connection back is cut and no reply arrives', async () => {
     network.partition('server', 'caller', true);
     expect(await call()).toBe('peer_unreachable');
     expect(handledCount).toBe(1);

@@ -45,7 +45,7 @@ const RESULT: CheckedResult = {
   trajectory: { traces: [trace('a', 'b')] },
 };
 
-/** A session of two main calls and one side call that passes every check. */
+/** Returns a session for tests with two main calls and one side call, which passes every check; `changes` overrides its fields. */
 function good(changes: Partial<SessionRecord> = {}): SessionRecord {
   return {
     result: RESULT,
@@ -122,12 +122,12 @@ describe('the checks of every cell', () => {
 const texts = (...contents: string[]): ChatMessage[] => contents.map((content) => ({ role: 'user', content }));
 
 describe('the facts of a session', () => {
-  it('are in the order of arrival, by the scenario that gave them', () => {
+  it('list completions by scenario in order of arrival', () => {
     const facts = new Facts(good());
     expect(facts.byScenario('main').map(({ completion_id }) => completion_id)).toEqual(['a', 'b']);
   });
 
-  it('hold the whole conversation of a call whose record repeats an earlier one', () => {
+  it('contain the whole conversation of a call whose record refers to an earlier one', () => {
     const completions = [
       completion('a', 0, { request: { base: null, keep: 0, messages: texts('system', 'task') } }),
       completion('b', 1, { request: { base: 'a', keep: 2, messages: texts('reply', 'result') } }),

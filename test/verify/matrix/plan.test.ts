@@ -21,7 +21,7 @@ function skipsOf(
   return Object.fromEntries(plan.map(({ dialect, cell, skip }) => [`${cell}/${dialect}`, skip]));
 }
 
-/** The adapters of a harness that speaks one dialect and needs no installation. */
+/** Returns the adapters of a harness that speaks one dialect and needs no installation. */
 const installed = (harness: string): ReadonlyMap<string, Adapter> =>
   new Map([[harness, { dialects: ['gemini'], version: null, installed: true }]]);
 
@@ -65,7 +65,7 @@ describe('the plan', () => {
     });
   });
 
-  it('reports a cell that a row leaves out without a reason', () => {
+  it('reports a cell that a row skips without a reason', () => {
     const { calls } = plainRow();
     const { compaction: _, ...row } = plainRow({ calls: { ...calls, subagent: null } });
     expect(skipsOf(row)).toMatchObject({
@@ -83,7 +83,7 @@ describe('the plan', () => {
 });
 
 describe('a row', () => {
-  it.each(ROWS)('$harness gives a reason for every cell that it leaves out', (row) => {
+  it.each(ROWS)('$harness states a reason for every cell that it skips', (row) => {
     checkRow(row);
     const plan = planCells([row], {
       adapters: installed(row.harness),
@@ -99,7 +99,7 @@ describe('a row', () => {
     expect(() => checkRow(plainRow(change))).toThrow(message);
   });
 
-  it.each(ROWS)('$harness gives scenarios that the simulator accepts in every cell that it runs', (row) => {
+  it.each(ROWS)('$harness has scenarios that the simulator accepts in every cell that it runs', (row) => {
     for (const planned of planCells([row], { adapters: installed(row.harness), served: ['gemini'] })) {
       if (planned.skip !== null) continue;
       const plan = CELLS[planned.cell].build(planned);
@@ -120,7 +120,7 @@ describe('the script', () => {
   const { ruleFor } = policyOfScenarios(scenarios);
   const tools = ['sh', 'r', 'other'];
 
-  it('answers by the number of earlier turns, without those of the harness itself', () => {
+  it('selects the reply by the number of earlier turns, not counting those of the harness itself', () => {
     expect(ruleFor({ tools, user: 'go', turns: 1 })).toBe('main/0');
     expect(ruleFor({ tools, user: 'go', turns: 2 })).toBe('main/1');
     expect(ruleFor({ tools, user: 'go', turns: 9 })).toBe('main/1');

@@ -10,16 +10,19 @@ import {
 
 const vocabulary = bundledVocabulary();
 
-/** A request of a harness. */
+/** The parts of a harness's request from which a prompt is rendered. */
 export type PromptShape = {
   readonly tools: readonly string[];
   readonly user: string;
-  /** Earlier assistant turns. */
+  /** Number of assistant turns before this request. */
   readonly turns: number;
   readonly system?: string;
 };
 
-/** `ruleFor` returns the rule by which the simulator answers a prompt, as `<scenario>/<rule>`. Throws `schema_violation`. */
+/**
+ * Creates the simulated policy of these scenarios. Its `ruleFor` returns the rule that replies to a prompt, as `<scenario>/<rule>`. Throws
+ * `schema_violation` for invalid scenarios.
+ */
 export function policyOfScenarios(scenarios: readonly ScenarioInput[]): { ruleFor(prompt: PromptShape): string } {
   const policy = new Policy(vocabulary, parseScenarios({ scenarios }, 'the cell'), 'append_only');
   return {

@@ -67,7 +67,7 @@ describe('the report', () => {
     ]);
   });
 
-  it('prints why a cell failed or was left out when it ends', () => {
+  it('prints why a cell failed or was skipped when it ends', () => {
     expect(progressOf(2, 10, failed)).toBe(' 2/10 failed  plain gemini image (1.2 s): reward 0 instead of 1');
     expect(progressOf(3, 10, skipped)).toContain('skipped plain gemini subagent: it has none');
   });
@@ -87,7 +87,7 @@ describe('the report', () => {
     });
   });
 
-  it('has one line for the cells that are left out for one reason', () => {
+  it('has one line for all cells that are skipped for the same reason', () => {
     const skip = 'floe has no harness plain';
     const reports = (['edit', 'image'] as const).flatMap((cell) => [left(cell, skip), left(cell, skip, 'anthropic')]);
     const text = documentOf({ ...outcome, reports: [...reports, left('subagent', skip)] });
@@ -108,7 +108,7 @@ describe('the report', () => {
 describe('the process watch', () => {
   const FIELDS = 'S 7 1 1 0 -1 0 0 0 0 0 11 5 30 4 20 0 1 0 987 1000 3 18446744073709551615';
 
-  it('reads a process whose name has brackets and blanks', () => {
+  it('parses a process whose name has parentheses and spaces', () => {
     expect(parseStat(42, `42 (a) S (b c) ${FIELDS}\n`)).toEqual({
       pid: 42,
       parent: 7,
@@ -119,7 +119,7 @@ describe('the process watch', () => {
     });
   });
 
-  it('finds what descends from a process, and nothing else', () => {
+  it('finds the descendants of a process and no other processes', () => {
     const table = [
       { pid: 2, parent: 1 },
       { pid: 3, parent: 2 },
