@@ -1,4 +1,4 @@
-/** Reproducible random numbers: the same seed gives the same session. */
+/** Random numbers that are reproducible: the same seed gives the same session. */
 export class Dice {
   private state: number;
 
@@ -6,7 +6,7 @@ export class Dice {
     this.state = (seed * 2_654_435_761 + 1) >>> 0;
   }
 
-  /** From 0 (inclusive) to 1 (exclusive). */
+  /** Returns a random number from 0 (inclusive) to 1 (exclusive). */
   next(): number {
     this.state = (this.state + 0x6d2b79f5) >>> 0;
     let mixed = Math.imul(this.state ^ (this.state >>> 15), this.state | 1);
@@ -18,7 +18,7 @@ export class Dice {
     return this.next() < probability;
   }
 
-  /** A whole number from `from` to `to`, both included. */
+  /** Returns a random whole number from `from` to `to`, both included. */
   between(from: number, to: number): number {
     return from + Math.floor(this.next() * (to - from + 1));
   }

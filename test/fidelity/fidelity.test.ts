@@ -9,16 +9,19 @@ import { Dice } from './dice.ts';
 import { add, emptyMeasure, type Measure, measure } from './measure.ts';
 import { RANDOM_SCENARIOS, RandomAgent } from './random-agent.ts';
 
-/** Tokens to sample in each mode. A few thousand reach every branch; the verification program of the same name samples a million. */
+/**
+ * Number of tokens to sample in each mode. A few thousand suffice to run every branch of the code; the verification program of the same
+ * name samples a million.
+ */
 const TOKENS = Number(process.env.FLOE_FIDELITY_TOKENS ?? 20_000);
-/** File to which the figures are written as JSON. */
+/** Path of the file to which the figures are written as JSON; no file is written when it is not set. */
 const REPORT = process.env.FLOE_FIDELITY_REPORT;
 const SEED = Number(process.env.FLOE_FIDELITY_SEED ?? 1);
 
-/** Sessions that run concurrently, so that calls of different sessions interleave. */
+/** Number of sessions that run concurrently, so that calls of different sessions interleave. */
 const CONCURRENT_SESSIONS = 6;
 
-/** Faults of the engine with a small probability. A faulty reply is refused or repeated, and no other reply is affected. */
+/** The faults that the engine has with a small probability. A faulty reply is refused or repeated, and must not affect any other reply. */
 const FAULTS = FAULT_KINDS.filter((kind) =>
   [
     'foreign_ids',
@@ -31,7 +34,7 @@ const FAULTS = FAULT_KINDS.filter((kind) =>
   ].includes(kind),
 );
 
-/** Builder configurations: floe's default, and Polar's, which merges every re-rendered turn. */
+/** The builder configurations to compare: floe's default, and that of Polar, which merges every re-rendered turn. */
 const BUILDS = { auto: {}, polar: { on_drift: 'merge' } } as const;
 
 const figures: Record<string, Record<keyof typeof BUILDS, Measure>> = {};
@@ -64,13 +67,16 @@ describe.each(MODES.map((mode) => ({ mode, name: mode.name })))('sessions of ran
     const { auto } = totals;
     expect(auto).toMatchObject({ mismatches: 0, trained_twice: 0, unaccounted: 0 });
     expect(auto.trained).toBeGreaterThan(auto.sampled / 2);
-    // Tokens of replies without an update have a version.
+    // Most tokens have a known version. Only those of a reply during a weight update may have none.
     expect(auto.unknown_version).toBeLessThan(auto.trained / 2);
     if (mode.tokens) expect(auto.exact).toBe(auto.trained);
   });
 });
 
-/** In chat mode vLLM reports only the versions before and after a call, so those of a reply during an update are unknown. */
+/**
+ * Returns how versions are checked. In chat mode vLLM reports only the versions before and after a call, so the versions of a reply during
+ * an update are unknown.
+ */
 function versionsOf({ name }: Mode): LedgerCheckOptions {
   return name === 'vllm chat' ? { unknownVersions: 'allow' } : {};
 }

@@ -4,17 +4,17 @@ import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import type { GoldenSession } from '../golden/session.ts';
 
-/** Token counts of sessions whose traces were built with one configuration. */
+/** Token counts over several sessions, whose traces were built with one configuration. */
 export type Measure = {
   sessions: number;
   completions: number;
   traces: number;
-  /** Tokens that the engine sampled for these sessions, delivered or not. */
+  /** Tokens that the engine sampled for these sessions, whether or not a client received them. */
   sampled: number;
   trained: number;
   /** Trained tokens that follow exactly the context in which they were sampled. */
   exact: number;
-  /** Trained tokens whose policy version is unknown, in modes that allow it. */
+  /** Trained tokens whose policy version is unknown, which some modes allow. */
   unknown_version: number;
   mismatches: number;
   trained_twice: number;
@@ -41,7 +41,10 @@ export function add(into: Measure, more: Measure): void {
   for (const key of Object.keys(into) as (keyof Measure)[]) into[key] += more[key];
 }
 
-/** Builds the closed session's trajectory and compares it with the engine's ledger. Returns descriptions of the first differences. */
+/**
+ * Builds the trajectory of a closed session, compares it with the engine's ledger, and adds up the counts. Returns descriptions of the
+ * first differences.
+ */
 export function measure(
   session: GoldenSession,
   graphOptions: GraphOptions,

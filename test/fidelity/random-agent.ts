@@ -5,7 +5,10 @@ import type { Dice } from './dice.ts';
 
 const bash = (command: string) => ({ call: { tool: 'bash', arguments: { command, timeout: 10 } } });
 
-/** Long thinking, so that a million tokens need few calls; the number of tool calls is sampled from zero to two. */
+/**
+ * The scripted replies of the simulated engine. Their thinking is long, so that a million tokens need few calls; the number of tool calls
+ * is sampled from zero to two.
+ */
 export const RANDOM_SCENARIOS: readonly Scenario[] = [
   {
     name: 'random',
@@ -37,7 +40,7 @@ export const RANDOM_SCENARIOS: readonly Scenario[] = [
   },
 ].map((scenario) => scenarioSchema.parse(scenario));
 
-/** How this harness changes every turn that it returns. */
+/** The changes that a harness makes to every turn that it returns. */
 export type Habits = {
   readonly dropsReasoning: boolean;
   readonly respellsArguments: boolean;
@@ -45,7 +48,7 @@ export type Habits = {
   readonly mintsIds: boolean;
 };
 
-/** Whether a harness with these habits returns every turn with its meaning unchanged. */
+/** What an agent did: how often it changed the meaning of the history, and how many of its requests the proxy refused. */
 export type AgentReport = { rewrites: number; refused: number };
 
 function habitsOf(dice: Dice): Habits {
@@ -60,8 +63,8 @@ function habitsOf(dice: Dice): Habits {
 type Line = { turns: ConversationTurn[]; tools: string[]; headers: Record<string, string> };
 
 /**
- * A harness that does at random what real harnesses do: branches, retries, edits, compactions, sub-agents, overlapping calls,
- * disconnects, changes of tools. Does not throw when the proxy refuses a request.
+ * A harness that does at random what real harnesses do: branches, retries, edits, compactions, sub-agents, overlapping calls, disconnects,
+ * changes of tools. It continues when the proxy refuses a request.
  */
 export class RandomAgent {
   readonly report: AgentReport = { rewrites: 0, refused: 0 };
@@ -93,7 +96,7 @@ export class RandomAgent {
     const asked = this.askOf(line);
     if (this.dice.chance(0.03)) await this.goAway(asked, line.headers);
     let parsed = await this.say(asked, line.headers);
-    // A harness that cannot use a reply repeats the request.
+    // The request is repeated at random, as by a harness that cannot use a reply.
     if (parsed !== null && this.dice.chance(0.05)) parsed = (await this.say(asked, line.headers)) ?? parsed;
     if (parsed !== null) this.take(line, parsed);
   }
@@ -169,7 +172,7 @@ export class RandomAgent {
     return null;
   }
 
-  /** `null` for a stream that ended with an error. */
+  /** Parses a reply; `null` for a stream that ended with an error. */
   private understood(answer: { status: number; body: string }): ParsedReply | null {
     if (/"error"\s*:\s*\{|event: error|response\.failed/.test(answer.body)) return null;
     return this.session.read(answer);

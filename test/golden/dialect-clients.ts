@@ -2,10 +2,10 @@ import type { DialectName } from '../../src/schema/index.ts';
 
 export type ParsedCall = { readonly id: string; readonly name: string; readonly arguments: string };
 
-/** An assistant turn as a client parsed it. */
+/** An assistant turn as a client has parsed it from a reply. */
 export type ParsedReply = { readonly reasoning: string; readonly text: string; readonly calls: readonly ParsedCall[] };
 
-/** A turn of a conversation in the form in which an agent keeps it, independent of the dialect. */
+/** A turn of a conversation in the form in which an agent keeps it, which is the same for all dialects. */
 export type ConversationTurn =
   | { readonly role: 'user'; readonly text: string }
   | { readonly role: 'assistant'; readonly parsed: ParsedReply }
@@ -19,7 +19,7 @@ export type ChatRequest = {
   readonly stream: boolean;
 };
 
-/** A small client of one dialect, which writes requests and parses replies as an agent would. */
+/** A small client of one dialect, which writes requests and parses replies as an agent does. */
 export type DialectClient = {
   readonly dialect: DialectName;
   write(ask: ChatRequest): { readonly path: string; readonly body: object };
@@ -28,11 +28,11 @@ export type DialectClient = {
 
 const PARAMETERS = { type: 'object', properties: { command: { type: 'string' } }, required: ['command'] };
 
-/** Parsed JSON of an API, read without checks: a missing field fails the test that reads it. */
+/** Parsed JSON of an API, which tests read without checking it first: a missing field fails the test that reads it. */
 // biome-ignore lint/suspicious/noExplicitAny: a client in a test trusts what it reads
 type Foreign = any;
 
-/** The parsed JSON of every `data:` line. */
+/** Returns the parsed JSON of every `data:` line of a stream. */
 function eventsOf(body: string): Foreign[] {
   return body
     .split('\n')

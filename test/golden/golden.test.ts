@@ -30,7 +30,7 @@ describe('the golden cases', () => {
 for (const mode of MODES) describe(mode.name, () => play(mode));
 
 function play(mode: Mode): void {
-  /** One engine for all cases with the same settings. */
+  /** The simulated engines with their proxies. All cases with the same settings share one. */
   const engines = new Map<string, Promise<Golden>>();
   const goldenOf = (options: SimOptions = {}): Promise<Golden> => {
     const key = JSON.stringify(options);

@@ -28,12 +28,15 @@ import { HandJournal, WatchedClock } from '../proxy/rig.ts';
 import type { ChatRequest, ConversationTurn, DialectClient, ParsedReply } from './dialect-clients.ts';
 import type { Mode } from './modes.ts';
 
-/** How long a call continues without its client. No other timer of the proxy has this delay. */
+/**
+ * How long a model call continues when its client has disconnected. No other timer of the proxy has this delay, so that the tests can
+ * recognise it.
+ */
 const GRACE_MS = 61_000;
 
 export type Answer = { readonly status: number; readonly body: string };
 
-/** The proxy in front of the simulated engine, against whose ledger all results are checked. */
+/** A proxy with a simulated engine, against whose ledger all results are checked. */
 export class Golden {
   readonly sim: SimServer;
   readonly journal = new HandJournal();
@@ -75,12 +78,12 @@ export class Golden {
     return new GoldenSession(this, client, stream, session, `${this.proxy.origin}/s/${key}`);
   }
 
-  /** Resolves when the proxy has noticed that no client waits for a reply any more. */
+  /** Resolves when the proxy has noticed that no client waits for a reply any longer. */
   clientGone(): Promise<void> {
     return this.clock.scheduled(GRACE_MS);
   }
 
-  /** The number of tokens that the engine has sampled so far, including those of running replies. */
+  /** Returns the number of tokens that the engine has sampled so far, including those of unfinished replies. */
   async sampledTokens(): Promise<number> {
     const text = await (await fetch(`${this.sim.url}/metrics`)).text();
     const samples = text.matchAll(/^\w+:generation_tokens_total(?:\{[^}]*\})? (\d+)/gm);
@@ -100,7 +103,7 @@ export type Judged = {
   readonly report: LedgerReport;
 };
 
-/** One agent's session in one dialect. At its end all sampled tokens are compared with the ledger. */
+/** A session of one agent that speaks one dialect. When it ends, all sampled tokens are compared with the engine's ledger. */
 export class GoldenSession {
   readonly session: ProxySession;
   private readonly golden: Golden;
@@ -146,7 +149,7 @@ export class GoldenSession {
     return this.golden.sim.ledger.entries().filter((entry) => entry.session_id === this.session.sessionId);
   }
 
-  /** The options that a gateway determines before it builds the graph, with the proofs of equal text. */
+  /** Returns the options with which a gateway builds the graph: the close ids of the template, and the proofs of equal text. */
   async graphOptions(): Promise<GraphOptions> {
     const { engines } = this.golden;
     const closeIds = engines.modeOf('default', 'chat').template.close_ids;
@@ -155,7 +158,7 @@ export class GoldenSession {
     return { closeIds, sameText: await proveSameText(this.session.completions(), closeIds, decode) };
   }
 
-  /** Ends the session and checks that the traces equal the ledger and that the sums hold, whatever the agent did. */
+  /** Ends the session, and checks that the traces equal the engine's ledger and that the audit's sums hold, whatever the agent did. */
   async judge(config: Record<string, unknown> = {}): Promise<Judged> {
     await this.session.close();
     const { json, audit } = buildTrajectory({
@@ -177,7 +180,7 @@ export class GoldenSession {
     const sampled = entries.reduce((sum, entry) => sum + entry.response_ids.length, 0);
     const recorded = new Set(this.session.completions().map(({ completionId }) => completionId));
     const unrecorded = entries.filter((entry) => !recorded.has(entry.request_id));
-    // The only differences are replies that were refused because of a fault, and aborted ones.
+    // Only replies that the engine aborted, or that the proxy refused because of a fault, may be missing from the records.
     expect(unrecorded.filter((entry) => entry.faults.length === 0 && entry.aborted_at === null)).toEqual([]);
     const lostTokens = unrecorded.reduce((sum, entry) => sum + entry.response_ids.length, 0);
     expect(audit.tokens.sampled).toBe(sampled - lostTokens);
@@ -187,7 +190,7 @@ export class GoldenSession {
 
 export const user = (text: string): ConversationTurn => ({ role: 'user', text });
 export const assistant = (parsed: ParsedReply): ConversationTurn => ({ role: 'assistant', parsed });
-/** The results of all calls of a turn: each call's arguments and its index. */
+/** Makes results for all calls of a turn. Each contains the call's index and arguments. */
 export const results = (parsed: ParsedReply, text = 'fine'): ConversationTurn => ({
   role: 'results',
   results: parsed.calls.map((call, index) => ({ call, text: `${text} ${index}: ${call.arguments}` })),

@@ -2,7 +2,7 @@ import type { DialectName } from '../../src/schema/index.ts';
 
 export type Asked = { readonly path: string; readonly body: Record<string, unknown> };
 
-/** A request for the same one-turn conversation in each dialect. */
+/** Returns a request with the same one-turn conversation in the given dialect. */
 export function ask(dialect: DialectName, options: { stream?: boolean; model?: string; text?: string } = {}): Asked {
   const { stream = false, model = 'policy', text = 'hi' } = options;
   switch (dialect) {
@@ -23,7 +23,7 @@ export function ask(dialect: DialectName, options: { stream?: boolean; model?: s
   }
 }
 
-/** A request to count the tokens of the same conversation; `null` when the dialect has no such path. */
+/** Returns a request to count the tokens of the same conversation; `null` when the dialect has no path for that. */
 export function askCount(dialect: DialectName, model = 'policy'): Asked | null {
   const { body } = ask(dialect, { model });
   switch (dialect) {

@@ -11,7 +11,7 @@ import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../src/sc
 import type { Completion } from '../../src/tokens/completion.ts';
 import { type Handler, json, ScriptedServer, vllmReply } from '../engines/scripted-server.ts';
 
-/** A journal whose commits the test controls; by default each completion is durable immediately. */
+/** A journal for tests. By default each completion is durable immediately; with `hold`, the test decides when it is. */
 export class HandJournal implements CompletionJournal {
   readonly written: Completion[] = [];
   held: { completion: Completion; commit: () => void; fail: (error: Error) => void }[] = [];
@@ -33,14 +33,16 @@ export class HandJournal implements CompletionJournal {
     });
   }
 
-  /** Resolves when a completion waits for its commit. */
+  /** Resolves when a completion has been appended whose commit is held. */
   waiting(): Promise<void> {
     if (this.held.length > 0) return Promise.resolve();
     return new Promise((resolve) => this.arrivals.push(resolve));
   }
 }
 
-/** A clock that reports when a timer is scheduled, such as the one that the proxy starts when a client has disconnected. */
+/**
+ * A clock that reports when a timer with a given delay is scheduled, such as the one that the proxy starts when a client has disconnected.
+ */
 export class WatchedClock extends VirtualClock {
   private watchers: { delayMs: number; resolve: () => void }[] = [];
 
@@ -61,9 +63,9 @@ export type Sent = {
   readonly reply: Promise<Reply>;
   /** Resolves with the first bytes of the body. */
   readonly firstBytes: Promise<string>;
-  /** Resolves when the headers have arrived. */
+  /** Resolves to the headers when they have arrived. */
   readonly headers: Promise<IncomingHttpHeaders>;
-  /** The part of the body that has arrived. */
+  /** Returns the part of the body that has arrived. */
   received(): string;
   abort(): void;
 };
@@ -72,7 +74,7 @@ export type SendOptions = {
   readonly method?: string;
   readonly path: string;
   readonly body?: unknown;
-  /** Sends a body unchanged. */
+  /** A body that is sent unchanged, instead of one that is serialised as JSON. */
   readonly raw?: Buffer | string;
   readonly headers?: Record<string, string | string[]>;
   readonly socketPath?: string;
@@ -93,7 +95,7 @@ export class Rig {
     const rig = new Rig();
     await rig.server.listen();
     rig.engines = await createEnginePools([engineSpecSchema.parse({ base_url: rig.server.baseUrl })], { clock });
-    // Requests with which the adapter probes the server do not count.
+    // The requests with which the engine adapter probes the server are forgotten, so that tests see only model calls.
     rig.server.received.splice(0);
     rig.proxy = createProxy({ engines: rig.engines, journal: journal ?? rig.journal, clock });
     await rig.proxy.listen({ host: '127.0.0.1', port: 0 });

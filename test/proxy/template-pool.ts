@@ -15,18 +15,24 @@ import {
   toolCallText,
 } from '../../src/sim/index.ts';
 
-/** A reply of the policy. `cut` is the number of its ids that are sampled before it is cut by length, without its close. */
+/**
+ * A reply that the policy is to sample. With `cut`, only so many of its ids are sampled, and the reply ends because of its length, without
+ * a close id.
+ */
 export type ScriptedReply = {
   readonly message: Omit<AssistantMessage, 'role'>;
   readonly cut?: number;
   readonly stopText?: string;
-  /** The id that ends the turn instead of the template's. */
+  /** The id that ends the turn. Default: the close id of the template. */
   readonly stopId?: number;
 };
 
 const vocabulary = bundledVocabulary();
 
-/** Renders like the simulated model's template. Throws `engine_rejected` for messages that it refuses. */
+/**
+ * Renders messages with the simulated model's template. `open` is whether the prompt for a reply is added. Throws `engine_rejected` for
+ * messages that the template refuses.
+ */
 export function renderIds(texts: readonly string[], toolsText: string, open: boolean, mode: TemplateMode): Int32Array {
   const messages = texts.map((text) => JSON.parse(text) as SimMessage);
   const text = renderChat(templateMessages(messages, { vision: false, anyArguments: true }), {
@@ -45,11 +51,11 @@ export function idsOf(text: string): Int32Array {
   return Int32Array.from(vocabulary.encode(text));
 }
 
-/** An engine that accepts ids, with the simulated model's template and vocabulary, and with scripted replies. */
+/** A pool of one engine that accepts ids. It has the simulated model's template and vocabulary, and returns scripted replies. */
 export class TemplatePool implements Partial<EnginePools> {
   readonly generated: GenerateRequest[] = [];
   readonly rendered: RenderRequest[] = [];
-  /** The next replies; when the list is empty, the reply is one word. */
+  /** The replies that the next calls return, in order. When the list is empty, a reply is one word. */
   readonly replies: ScriptedReply[] = [];
   facts!: TemplateFacts;
   mode: PoolMode['mode'] = 'tokens';
@@ -125,7 +131,7 @@ export class TemplatePool implements Partial<EnginePools> {
     return Int32Array.from(cut === undefined ? ids : ids.slice(0, Math.min(cut, ids.length - 1)));
   }
 
-  /** The ids that the engine assigns to calls, which differ between engines. */
+  /** Returns the message of a reply with ids for its calls. They are numbered over all replies, as some engines do. */
   private messageOf({ message }: ScriptedReply): AssistantMessage {
     const calls = message.tool_calls?.map((call): ToolCall => ({ ...call, id: `functions.${this.calls++}` }));
     return { role: 'assistant', ...message, ...(calls === undefined ? {} : { tool_calls: calls }) };

@@ -26,7 +26,7 @@ const EMPTY: CanonicalRequest = {
 
 export type AskOptions = Partial<Omit<CanonicalRequest, 'messages'>>;
 
-/** A session without HTTP: it receives canonical requests and returns completions. */
+/** A session of the proxy without HTTP: it takes canonical requests and returns completions. */
 export class TokenSession {
   readonly pool: TemplatePool;
   readonly calls: ProxySession;
@@ -56,7 +56,10 @@ export class TokenSession {
     );
   }
 
-  /** Requests a reply to these messages, which are copied like those that a harness sends. */
+  /**
+   * Sends a request with these messages and returns the completion. The messages are copied, as a harness sends new ones each time.
+   * `scripted` is the reply that the policy is to sample.
+   */
   ask(messages: readonly ChatMessage[], scripted?: ScriptedReply, options: AskOptions = {}): Promise<Completion> {
     if (scripted !== undefined) this.pool.replies.push(scripted);
     return this.calls.begin(`digest ${this.asked++}`, openaiChat, this.requestOf(messages, options)).outcome;
@@ -79,11 +82,11 @@ export class TokenSession {
 export const user = (content: string): ChatMessage => ({ role: 'user', content });
 export const result = (id: string, content: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content });
 
-/** The results of all calls of a completion. */
+/** Makes one result message for each call of a completion. */
 export const resultsOf = ({ message }: Completion, content = 'done'): ChatMessage[] =>
   (message.tool_calls ?? []).map(({ id }, index) => result(id, `${content} ${index}`));
 
-/** The ids with which a prompt begins that is spliced onto the completion. */
+/** Returns the ids with which a prompt must begin that continues the completion. */
 export function recordedIds({ promptIds, responseIds }: Completion): number[] {
   return [...promptIds, ...responseIds];
 }

@@ -20,7 +20,7 @@ export type Refusal = {
   error: { code: string; message: string; details: Record<string, unknown>; retryable: boolean };
 };
 
-/** Calls a server without a socket, so that it works with a virtual clock. */
+/** Calls the routes of a server without a socket, so that the server can run on a virtual clock. */
 export class Caller {
   private readonly server: RolloutServer;
 

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** Why certificates cannot be created on this machine, with the command that helps; `null` when they can. */
+/** Returns why certificates cannot be created on this machine, with the command that helps; `null` when they can. */
 export function whyNoCertificates(): string | null {
   try {
     execFileSync('openssl', ['version'], { stdio: 'ignore' });
@@ -15,7 +15,7 @@ export function whyNoCertificates(): string | null {
 
 export type Pair = { readonly cert: string; readonly key: string };
 
-/** A certificate authority in a temporary directory, which `remove` deletes. */
+/** A certificate authority for tests, whose files are in a temporary directory. `remove` deletes them. */
 export class Authority {
   readonly dir = mkdtempSync(join(tmpdir(), 'floe-tls-'));
   readonly cert: string;
@@ -27,7 +27,9 @@ export class Authority {
     openssl('req', '-x509', ...NEW_KEY, '-keyout', this.key, '-out', this.cert, '-days', '2', '-subj', `/CN=${name}`);
   }
 
-  /** Creates a certificate for loopback servers and for clients. A second one with the same name replaces the files. */
+  /**
+   * Creates a certificate for loopback servers and for clients. A second certificate with the same name replaces the files of the first.
+   */
   issue(name: string): Pair {
     const [cert, key] = [join(this.dir, `${name}.pem`), join(this.dir, `${name}.key`)];
     const [request, extensions] = [join(this.dir, `${name}.csr`), join(this.dir, 'extensions')];

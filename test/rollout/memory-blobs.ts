@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { BlobRef, BlobStore } from '../../src/store/index.ts';
 
-/** Blobs in memory, for tests that run thousands of deliveries. `beforePut` runs while bytes are being stored. */
+/** A blob store in memory, for tests with thousands of deliveries. `beforePut` is called while bytes are being stored. */
 export class MemoryBlobs implements BlobStore {
   readonly all = new Map<string, Buffer>();
   beforePut: () => Promise<void> = async () => {};

@@ -10,13 +10,13 @@ import { Caller } from './call.ts';
 import { MemoryBlobs } from './memory-blobs.ts';
 import { summaryOf, task } from './workbench.ts';
 
-/** Behaviour that shows only where transactions run concurrently, and where a failed statement ends its transaction. */
+/** Tests of the server that need PostgreSQL: there, transactions run concurrently, and a failed statement ends its transaction. */
 describeIf(postgresMissing(), 'the server on PostgreSQL', () => {
   const cluster = usePostgres();
   let store: PostgresStore;
   let server: RolloutServer;
   let caller: Caller;
-  /** Another client of the database. */
+  /** A second client of the database, which holds locks while the server runs. */
   let beside: pg.Client;
 
   beforeEach(async () => {
@@ -65,7 +65,7 @@ describeIf(postgresMissing(), 'the server on PostgreSQL', () => {
     expect((await caller.session(held.session_id)).status).toBe('CANCELLED');
   });
 
-  /** Resolves when a transaction of the server waits for a lock of `beside`. */
+  /** Resolves when a transaction of the server waits for a lock that `beside` holds. */
   const blocked = () =>
     expect.poll(async () => (await beside.query('select 1 from pg_locks where not granted')).rowCount).toBe(1);
 

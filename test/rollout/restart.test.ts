@@ -38,7 +38,7 @@ describe('a restarted server', () => {
     const states = await Promise.all(session_ids.map((id) => caller.session(id)));
     expect(states.map((view) => view.status)).toEqual(['COMPLETED', 'LEASED', 'QUEUED']);
     expect((await caller.submit(task({ num_samples: 3, idempotency_key: 'k' }))).task_id).toBe(task_id);
-    // The hour in which no server ran does not count: 10 of the lease's 30 seconds are left.
+    // The hour in which no server ran does not count, so 10 of the lease's 30 seconds are left.
     clock.advance(9_999);
     await after.server.sweep();
     expect((await caller.deliver('n1', summaryOf(held))).body).toMatchObject({ duplicate: false, cursor: 2 });
@@ -81,7 +81,7 @@ describe('a restarted server', () => {
     }
   }
 
-  /** Repeats a call until it is answered, because a call is lost when its connection breaks. */
+  /** Makes a call. Returns `null` when its answer was lost because the connection broke. */
   async function attempt<T>(work: () => Promise<T>): Promise<T | null> {
     try {
       return await work();
@@ -99,11 +99,11 @@ describe('a restarted server', () => {
       const child = await Child.start(bench.directory);
       const client = new FloeClient({ url: child.url });
       const node = new NodeApi({ url: child.url, nodeId: 'n1' });
-      // Over all rounds, the node leases two sessions for each one that it delivers.
+      // Over all rounds, the node leases two sessions for each result that it delivers, so its capacity must be large.
       await node.register({ ...REGISTRATION, max_run_workers: 1000 });
       let answers = 0;
       let killed: Promise<void> | null = null;
-      // The server is killed when one call is answered while others are in progress.
+      // The server is killed after a number of answers that grows with each round, while other calls are in progress.
       const count = <T>(answer: T): T => {
         if (++answers === 30 + round * 7) killed = child.kill();
         return answer;

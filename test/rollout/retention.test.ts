@@ -31,7 +31,7 @@ function plane(retainTasksHours: number | null): Promise<ControlPlane> {
   return createControlPlane(config, { store, blobs, clock, validateTask: () => {} });
 }
 
-/** Stores a blob as if that many hours ago. */
+/** Stores a blob and gives it the age of that many hours. */
 async function blobOfAge(text: string, hours: number): Promise<{ ref: string; bytes: number }> {
   const blob = await blobs.put(Buffer.from(text));
   const seconds = (clock.nowMs() - hours * HOUR_MS) / 1000;
@@ -74,7 +74,7 @@ describe('sweepRetention', () => {
       await ended(tables, 'not-collected', 0, shared);
     });
     clock.advance(4 * HOUR_MS);
-    // The clock was advanced for the tasks, so the age of the blobs is set once more.
+    // The clock has advanced for the tasks, so the ages of the blobs are set once more.
     for (const [blob, hours] of [
       [shared, 5],
       [own, 5],

@@ -10,7 +10,7 @@ const CANARY = 'c4n4ry';
 const secret = (what: string): string => `${CANARY}-${what}`;
 const SIGNING = `whsec_${Buffer.from(`${CANARY} ${CANARY} ${CANARY} ${CANARY}!`).toString('base64')}`;
 
-/** Matches a secret in plain text, in base64 and URL-encoded. */
+/** Matches any of the test's secrets, in plain text, in base64 or URL-encoded. */
 const LEAK = new RegExp([CANARY, SIGNING.slice(6), encodeURIComponent(CANARY)].join('|'));
 
 let bench: Workbench;
@@ -60,7 +60,7 @@ describe('secrets', () => {
         agent: { harness: 'shell', custom_shell: 'true', env: { API_KEY: secret('agent-env') } },
         runtime: { env: { PASSWORD: secret('runtime-env') } },
         evaluator: { strategy: 'session_completed', env: { TOKEN: secret('evaluator-env') } },
-        // No server listens on this port, so the failing callback is logged.
+        // No server listens on this port, so the callback fails, and its failure is logged.
         callback_url: `http://127.0.0.1:9/done?token=${secret('callback-url')}`,
       }),
     );
@@ -68,7 +68,7 @@ describe('secrets', () => {
     await ask('POST', '/engines?wait=0', admin, addEngine);
     const [lease] = await node.lease({ slots: 1, wait_seconds: 5 });
     if (lease === undefined) throw new Error('a session was queued');
-    // The node that runs the session receives the secrets.
+    // Only the node that runs the session receives the secrets.
     expect(lease.task.agent.env.API_KEY).toBe(secret('agent-env'));
     const beat = await node.heartbeat({
       metrics: METRICS,
@@ -89,7 +89,7 @@ describe('secrets', () => {
     }
     await ask('GET', '/rollout/task/t1?results=full', admin);
 
-    // Refused requests, with a wrong token in the header or a secret in the body.
+    // These requests are refused, and have a wrong token in the header or a secret in the body.
     for (const token of [secret('wrong'), secret('viewer'), secret('node')]) await ask('DELETE', '/engines', token);
     const again = { ...task({ task_id: 't1' }), metadata: { password: secret('metadata') } };
     await ask('POST', '/rollout/task/submit', admin, again);

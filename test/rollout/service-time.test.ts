@@ -6,7 +6,7 @@ import { type Running, summaryOf, task, Workbench } from './workbench.ts';
 
 const LEASE_SECONDS = 30;
 
-/** The clock of a process that can be suspended: time passes, but no timer fires meanwhile. */
+/** The clock of a process that can be suspended. While it is suspended, time passes but no timer fires. */
 class StoppableClock extends VirtualClock {
   private missedMs = 0;
 
@@ -78,7 +78,7 @@ describe('the service time', () => {
     const behind = await server(slow, ahead.bench);
     await ahead.caller.register('n1');
     await ahead.caller.submit(task());
-    // The machine of one server sleeps for an hour; the other one runs and stores the time with each sweep.
+    // The machine of one server is suspended for an hour. The other server runs, and stores the time with each sweep.
     fast.advance(60 * 60_000);
     await ahead.running.server.sweep();
     const lease = await leaseOne(behind.caller);

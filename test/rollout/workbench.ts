@@ -14,7 +14,7 @@ import {
 import type { Lease, Outcome, SessionSummary, TaskRequestInput } from '../../src/schema/index.ts';
 import { type BlobStore, DirectoryBlobStore, SqliteStore } from '../../src/store/index.ts';
 
-/** A temporary directory with a database and blobs, on which servers are started one after the other. */
+/** A temporary directory with a database and blobs, on which a test can start several servers, one after the other. */
 export class Workbench {
   readonly directory: string;
   readonly clock: Clock;
@@ -35,7 +35,7 @@ export class Workbench {
     return { store, blobs: await DirectoryBlobStore.open(join(this.directory, 'blobs'), this.clock) };
   }
 
-  /** Starts a server that opens the store. The store closes with the workbench, or with `stop`. */
+  /** Starts a server on the store of this directory. The store is closed with the workbench, or by `stop`. */
   async server(config: RolloutConfigInput = {}, deps: Partial<RolloutDeps> = {}): Promise<Running> {
     const own = deps.store === undefined ? await this.open() : null;
     const server = await createRolloutServer({ port: 0, ...config }, {

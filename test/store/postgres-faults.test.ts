@@ -13,7 +13,7 @@ import { taskRow } from './store-rows.ts';
 
 const insert = (store: PostgresStore, id: string) => store.transaction((tables) => tables.tasks.insert(taskRow(id)));
 
-/** A killed server replays its log first, which takes a while on a busy machine. */
+/** Longest time that a killed database server takes to start, because it replays its log first, which is slow on a busy machine. */
 const RECOVERY_MS = 120_000;
 
 const open = (url: string) => PostgresStore.open(url, { clock: systemClock });
@@ -188,7 +188,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
       await cluster().query('create database small tablespace small');
       const small = await open(cluster().url.replace(/floe$/, 'small'));
       const fill = (id: string) =>
-        // Random text, which the server cannot compress.
+        // The text is random, so that the database server cannot compress it.
         small.transaction(({ tasks }) => tasks.insert(taskRow(id, { request: randomBytes(100_000).toString('hex') })));
       let full: unknown = null;
       for (let i = 0; full === null; i++) await fill(`t${i}`).catch((thrown: unknown) => (full = thrown));
@@ -208,7 +208,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
   });
 
   it('is given up while it hangs, and used once it responds', async () => {
-    // The time limits pass twenty times as fast as usual.
+    // The store's time limits pass twenty times as fast as usual.
     const hasty = { ...systemClock, schedule: (ms: number, call: () => void) => systemClock.schedule(ms / 20, call) };
     const impatient = await PostgresStore.open(url, { clock: hasty });
     cluster().pause();
@@ -269,7 +269,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
 describeIf(postgresMissing(), 'announcements', () => {
   const cluster = usePostgres();
 
-  /** Collects received messages; `next` resolves once that many have arrived. */
+  /** Collects the messages that a store receives. `until` resolves once there are that many. */
   function ear(store: PostgresStore): { readonly heard: string[]; until(count: number): Promise<void> } {
     const heard: string[] = [];
     let check: () => void = () => {};
@@ -315,7 +315,7 @@ describeIf(postgresMissing(), 'announcements', () => {
     const [first, second] = await Promise.all([open(url), open(url)]);
     await cluster().restart({ kill: true });
     const heard = ear(second);
-    // Both reconnect as soon as they can. Messages sent before that are lost.
+    // Both stores reconnect in the background. The message is repeated, because it is lost until both are connected.
     const repeat = systemClockEvery(20, () => first.announce('again'));
     await heard.until(1);
     repeat();

@@ -1,13 +1,16 @@
 import { afterAll, beforeAll } from 'vitest';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
 
-/** Why PostgreSQL cannot be started on this machine, with the command that helps; `null` when it can. */
+/** Returns why PostgreSQL cannot be started on this machine, with the command that installs it; `null` when it can. */
 export function postgresMissing(): string | null {
   const why = whyNoPostgres();
   return why === null ? null : `PostgreSQL cannot be started here: apt-get install postgresql (${why})`;
 }
 
-/** Starts PostgreSQL for the tests of one file or `describe`. The returned function returns the server while the tests run. */
+/**
+ * Starts PostgreSQL for the tests of one file or `describe`, and stops it after them. The returned function returns the server while the
+ * tests run.
+ */
 export function usePostgres(settings: Readonly<Record<string, string | number>> = {}): () => PostgresCluster {
   let cluster: PostgresCluster | null = null;
   beforeAll(async () => {

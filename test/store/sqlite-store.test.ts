@@ -65,7 +65,7 @@ describe('SqliteStore', () => {
 });
 
 describe('a database file with another format', () => {
-  /** A closed file in the layout of a version that was never released. Returns its bytes. */
+  /** Creates a database file with the given format number, and closes it. Returns its bytes. */
   async function createFile(path: string, format: number): Promise<Buffer> {
     const raw = new Libsql(path);
     raw.exec(`

@@ -7,7 +7,7 @@ function times<T>(count: number, work: (index: number) => Promise<T>): Promise<T
   return Promise.all(Array.from({ length: count }, (_, index) => work(index)));
 }
 
-/** The contract for concurrent transactions. */
+/** Tests that hold for concurrent transactions of every store. */
 export function raceTests(store: () => Store): void {
   claimRaces(store);
   lockRaces(store);
@@ -175,7 +175,7 @@ function lockRaces(store: () => Store): void {
     const look = () =>
       store().read(async (tables) => {
         const a = await tables.tasks.get('a');
-        // Two more round trips, during which other transactions may commit.
+        // Two more round trips to the database take place here, during which other transactions may commit.
         await tables.tasks.countByStatus();
         const b = await tables.tasks.get('b');
         return (a?.refilled ?? 0) + (b?.refilled ?? 0);
@@ -210,7 +210,7 @@ function cursorRaces(store: () => Store): void {
     const seen: number[] = [];
     const follow = async (): Promise<void> => {
       for (let last = false; !last; ) {
-        // Reads once more after the last append, like a reader that was woken.
+        // One more page is read after the last append, as a reader does that was woken.
         last = done;
         const page = await store().read((tables) => tables.results.page(seen.at(-1) ?? 0, 1000, null));
         seen.push(...page.map((row) => row.cursor));
@@ -219,7 +219,7 @@ function cursorRaces(store: () => Store): void {
     const append = async (): Promise<void> => {
       await times(ids.length, (i) =>
         store().transaction(async (tables) => {
-          // The transactions do different amounts of work before and after the append.
+          // Each transaction does a different amount of work before and after the append, so that they overlap.
           for (let n = 0; n < i % 3; n++) await tables.sessions.get(ids[i] ?? '');
           await tables.results.append(named(ids[i] ?? ''), NO_BLOBS);
           for (let n = 0; n < i % 5; n++) await tables.sessions.update(ids[i] ?? '', { turns: n });

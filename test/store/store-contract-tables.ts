@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import type { ClaimRequest, SessionRow, Store, StoreTables } from '../../src/store/index.ts';
 import { AT, addSessions, blob, NO_BLOBS, named, taskRow } from './store-rows.ts';
 
-/** The contract of the less frequent operations of each table. */
+/** Tests of the less frequent operations of each table, which hold for every store. */
 export function tableTests(store: () => Store): void {
   taskTests(store);
   claimTests(store);

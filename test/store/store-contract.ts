@@ -16,7 +16,7 @@ function claim(tables: StoreTables, limit: number, nowMs = 10): Promise<SessionR
   });
 }
 
-/** The contract of every store. `open` returns an empty one. */
+/** Tests that hold for every store. `open` returns an empty one. */
 export function describeStore(name: string, open: () => Promise<Store>): void {
   describe(name, () => {
     let store: Store;

@@ -22,14 +22,14 @@ function withExperts({ trace }: Session, change: (experts: Experts) => Experts):
   return { ...trace, routedExperts: change(trace.routedExperts) };
 }
 
-/** One byte for each position except the last. */
+/** Gives a completion routed experts: one byte for each position except the last. */
 function expertsFor(completion: Completion, seed: number): Completion {
   const rows = completion.promptIds.length + completion.responseIds.length - 1;
   const data = Buffer.from(Array.from({ length: rows }, (_, row) => (row * 3 + seed) % 50));
   return { ...completion, routedExperts: { dtype: 'uint8', shape: [rows, 1, 1], start: 0, data } };
 }
 
-/** Two turns in one trace, and an auxiliary call that is excluded. */
+/** Builds a session with two turns in one trace and an auxiliary call that is excluded. */
 function session(): Session {
   const t = new Transcript();
   const h0 = t.start();
@@ -44,7 +44,7 @@ function session(): Session {
   return { graph, result, trace, span };
 }
 
-/** The audit's error message when the builder's trace is replaced; `null` when it accepts the trace. */
+/** Audits the session with other traces than the builder's. Returns the error message; `null` when the audit accepts the traces. */
 function auditOf({ graph, result }: Session, traces: readonly BuiltTrace[], excluded = result.excluded): unknown {
   try {
     return auditTraces(graph, traces, excluded).audit;

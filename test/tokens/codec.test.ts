@@ -21,7 +21,7 @@ const message: fc.Arbitrary<ChatMessage> = fc.oneof(
     ),
   }),
 );
-/** Few different ids, so that sequences often share a prefix. */
+/** Generates sequences of only three different ids, so that sequences often share a prefix. */
 const ids = fc.array(fc.nat({ max: 2 }), { maxLength: 12 });
 
 const completion: fc.Arbitrary<Completion> = fc

@@ -37,7 +37,7 @@ function tracesOf(built: EncodedTrajectory): Trace[] {
   return trajectorySchema.parse(JSON.parse(built.json.toString())).traces;
 }
 
-/** The trained tokens of traces with their positions, read from the JSON alone. */
+/** Returns the trained tokens of traces with their positions. It reads only the JSON of the traces. */
 function readTrained(traces: readonly Trace[]) {
   return traces.flatMap((trace) => {
     const ids = [...trace.prompt_ids, ...trace.response_ids];
@@ -57,7 +57,7 @@ function readTrained(traces: readonly Trace[]) {
   });
 }
 
-/** The row of a position: `null` when the trace has no rows, `undefined` when this position has none. */
+/** Returns the routed experts of a position; `null` when the trace has none at all, `undefined` when it has none for this position. */
 function rowAt({ routed_experts }: Trace, position: number): number[] | null | undefined {
   if (routed_experts === null) return null;
   const { data, start, shape } = routed_experts;
@@ -66,7 +66,7 @@ function rowAt({ routed_experts }: Trace, position: number): number[] | null | u
   return [...Buffer.from(data, 'base64').subarray(row * ROW_BYTES, (row + 1) * ROW_BYTES)];
 }
 
-/** The expected tokens of each completion, in the order in which they were sampled. */
+/** Returns the tokens that the completion sampled, in the order of sampling, as the traces should contain them. */
 function expectedTokens({ completion }: Known) {
   return [...completion.responseIds].map((id, i) => ({
     id,
@@ -75,7 +75,10 @@ function expectedTokens({ completion }: Known) {
   }));
 }
 
-/** Compares tokens with the expected ones; returns how many follow the context in which they were sampled. */
+/**
+ * Checks that the traces train the tokens that the completions sampled. Returns the number of tokens that follow the context in which they
+ * were sampled.
+ */
 function checkTrained(known: readonly Known[], traces: readonly Trace[]): number {
   const trained = readTrained(traces);
   const byFirstId = new Map(trained.map((token, i) => [token.id, i]));
@@ -90,7 +93,7 @@ function checkTrained(known: readonly Known[], traces: readonly Trace[]): number
     }
     const found = trained.slice(at, (at ?? 0) + expected.length);
     expect(found.map(({ id, logprob, version }) => ({ id, logprob, version }))).toEqual(expected);
-    // No token was sampled after the last token of a reply, so its row is from the next completion.
+    // The last token of a reply is left out: its completion has no row for it, so the row comes from the next completion.
     for (const [i, { row }] of found.slice(0, -1).entries()) {
       if (row !== null) expect(row).toEqual(expertRow(one.completion.index, one.completion.promptIds.length + i));
     }
@@ -103,7 +106,7 @@ function checkTrained(known: readonly Known[], traces: readonly Trace[]): number
   return exact;
 }
 
-/** Checks all rows of a trace with exact links: each is from the completion that added the position. */
+/** Checks that each row of a trace comes from the completion that added the position. Traces with other links than `exact` are skipped. */
 function checkExperts(known: readonly Known[], trace: Trace): void {
   const chain = trace.completion_ids.map((id) => known.find((one) => one.completion.completionId === id)?.completion);
   const links = trace.completion_ids.slice(1).map((id) => known.find((k) => k.completion.completionId === id)?.link);
@@ -122,7 +125,9 @@ function checkExperts(known: readonly Known[], trace: Trace): void {
   }
 }
 
-/** Checks the invariants of step-wise trainers: contiguous episodes, turns in order, the reward on the last step. */
+/**
+ * Checks what step-wise trainers rely on: an episode's traces are adjacent, its turns are in order, and its reward is on the last step.
+ */
 function checkSteps(traces: readonly Trace[]): void {
   const seen: string[] = [];
   traces.forEach((trace, index) => {

@@ -128,7 +128,7 @@ describe('the class of a drift', () => {
   });
 });
 
-/** A session whose second prompt has the ids `rendered` at the position of the sampled ids `sampled`. */
+/** Builds a session in which the second prompt has the ids `rendered` where the first reply was sampled as `sampled`. */
 function drifted(sampled: readonly number[], rendered: readonly number[]): Completion[] {
   const t = new Transcript();
   const h0 = t.start();
@@ -137,7 +137,10 @@ function drifted(sampled: readonly number[], rendered: readonly number[]): Compl
   return t.completions;
 }
 
-/** Two tokenizations of one text: 100 is "ab", 101 "a", 102 "b". 200 is an incomplete character. */
+/**
+ * The text of each id of an invented tokenizer, in which 100 and the pair 101, 102 are two tokenizations of "ab". The text of 200 is an
+ * incomplete character.
+ */
 const TEXTS: Record<number, string> = { 100: 'ab', 101: 'a', 102: 'b', 103: 'c', 200: '\uFFFD' };
 const decode = async (ids: Int32Array) => [...ids].map((id) => TEXTS[id]).join('');
 

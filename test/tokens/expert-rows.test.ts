@@ -6,7 +6,10 @@ import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import { CALL_CLOSE } from './session.ts';
 import { Transcript } from './transcript.ts';
 
-/** Two layers of one expert in uint16, which contain the position's number and the completion's. */
+/**
+ * Makes the routed experts of a completion: two layers with one expert in uint16. The first layer contains the number of the position, the
+ * second that of the completion.
+ */
 function experts({ index, promptIds, responseIds }: Completion, start = 0, rows?: number): RoutedExperts {
   const count = rows ?? promptIds.length + responseIds.length - 1 - start;
   const numbers = Uint16Array.from({ length: count * 2 }, (_, i) => (i % 2 === 0 ? start + i / 2 : index));
@@ -32,7 +35,7 @@ function expertsOfTrace(completions: readonly Completion[], config: Record<strin
   return { ...head, rows, positions: trace.prompt_ids.length + trace.response_ids.length };
 }
 
-/** Two turns; the second prompt contains the first turn as sampled or re-rendered. */
+/** Builds a session of two turns. The second prompt contains the first turn as sampled, or as `rendered`. */
 function session(rendered?: readonly number[], response?: readonly number[]): [Completion, Completion] {
   const t = new Transcript();
   const h0 = t.start();
@@ -106,7 +109,8 @@ describe('the routed experts of a trace', () => {
     const made = expertsOfTrace(both, { on_drift: 'merge' });
     const close = c0.promptIds.length + c0.responseIds.length - 1;
     expect(made?.rows[close - 1]).toEqual([close - 1, 0]);
-    // Two ids were rendered for four sampled ones.
+    // The four sampled ids of the reply were re-rendered as two, so the positions of the second completion are two behind those of the
+    // trace.
     expect(made?.rows[close]).toEqual([close - 2, 1]);
     expect(made?.rows.at(-1)).toEqual([c1.promptIds.length + c1.responseIds.length - 2, 1]);
     expect(made?.rows).toHaveLength((made?.positions ?? 0) - 1);

@@ -18,7 +18,7 @@ function build(
   return { trajectory: trajectorySchema.parse(JSON.parse(json.toString())), audit };
 }
 
-/** The completion ids of each trace. */
+/** Builds the traces, and returns the completion ids of each. */
 function chains(completions: readonly Completion[], config: Record<string, unknown> = {}): string[][] {
   return build(completions, config).trajectory.traces.map((trace) => trace.completion_ids);
 }
@@ -97,7 +97,7 @@ describe('prefix merging', () => {
     const { trajectory, audit } = build(t.completions, { on_drift: 'merge' });
     const [trace] = trajectory.traces;
     expect(trajectory.traces).toHaveLength(1);
-    // The reply as sampled, then only the ids after the re-rendered turn.
+    // The response contains the reply as sampled, and then only those ids of the next prompt that follow the re-rendered turn.
     expect(trace?.response_ids.slice(0, 6)).toEqual([...c0.responseIds, 13]);
     expect(trainedIds(trajectory)).toEqual(t.completions.flatMap((c) => [...c.responseIds]));
     expect(audit.exact_context_share).toBe(5 / 15);
@@ -187,7 +187,7 @@ describe('prefix merging', () => {
     const h1 = t.after(h0, c0);
     const c1 = t.call(h1);
     const c2 = t.call(h1);
-    // Both replies are continued, the later one first.
+    // A later request continues each of the two replies; the first of these requests continues the second reply.
     t.call(t.after(h1, c2));
     t.call(t.after(h1, c1));
     expect(links(t.completions).slice(3)).toEqual([
@@ -310,7 +310,7 @@ describe('prefix merging', () => {
     t.call(h1, { stop: { kind: 'string', text: 'END' } });
     expect(buildGraph(t.completions).nodes[1]).toMatchObject({ link: 'rerendered', suffixStart: null });
     expect([...buildGraph(t.completions).closeIds]).toEqual([]);
-    // Without a close id it splits instead of guessing, and no token is lost.
+    // Without a close id, the builder starts a new trace instead of guessing where the turn ends, and trains all tokens.
     expect(chains(t.completions, { on_drift: 'merge' })).toEqual([['c0'], ['c1']]);
   });
 
@@ -339,7 +339,7 @@ describe('prefix merging', () => {
     const [trace] = build(t.completions).trajectory.traces;
     expect(trace?.response_ids.slice(0, 5)).toEqual([...c0.responseIds, CLOSE, 13]);
     expect(trace?.loss_mask.slice(0, 5)).toEqual([1, 1, 1, 0, 0]);
-    // The same for a re-rendered turn: the close was not sampled, so it is copied from the rendering.
+    // The same holds for a re-rendered turn: its close was not sampled, so it is copied from the rendering.
     const u = new Transcript();
     const g0 = u.start();
     const d0 = u.call(g0, { response: u.fresh(3), finishReason: 'length', stop: null });
@@ -390,7 +390,7 @@ describe('prefix merging', () => {
     const c3 = t.call(h1);
     t.call(h1, { callKind: 'compaction' });
     t.call(t.after(h1, c3));
-    // The branch that started first ends last, but not with an answer.
+    // The branch that started first is the last one to be continued, but by a compaction, which is not an answer.
     t.call(t.after(h1, c1), { callKind: 'compaction' });
     const owner = (fork_owner: string) => chains(t.completions, { fork_owner }).find((chain) => chain.includes('c0'));
     expect(owner('final_answer')).toEqual(['c0', 'c3', 'c5']);

@@ -8,7 +8,7 @@ import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { CALL_CLOSE, CLOSE } from './session.ts';
 import { type History, Transcript } from './transcript.ts';
 
-/** Layers times experts of a row, with one byte each. */
+/** Bytes of one row of routed experts: the number of layers times the number of experts, with one byte each. */
 export const ROW_BYTES = 2;
 
 const KINDS = [
@@ -24,7 +24,7 @@ const KINDS = [
   'aside',
 ] as const;
 
-/** A possible next step of a harness, as numbers that select the completion and the details. */
+/** Generates one step of a random harness. The numbers select the completion on which the step is based, and the details of the step. */
 const stepArbitrary = fc.record({
   kind: fc.constantFrom(...KINDS),
   on: fc.nat({ max: 1000 }),
@@ -33,7 +33,10 @@ const stepArbitrary = fc.record({
   end: fc.constantFrom('close', 'close', 'call_close', 'length', 'stop_string', 'nothing'),
   mark: fc.constantFrom('none', 'none', 'none', 'none', 'abandoned', 'undelivered'),
   versionAt: fc.nat({ max: 80 }),
-  /** The form in which the harness returns the turn, and whether the engine decodes both to the same text. */
+  /**
+   * The form in which the harness returns the turn. `proof` is whether the engine decodes the sampled and the re-rendered ids to the same
+   * text; `null` when it cannot.
+   */
   given: fc.constantFrom('whole', 'whole', 'split', 'edited', 'written_anew', 'unthinking'),
   proof: fc.constantFrom(true, false, null),
   thinks: fc.boolean(),
@@ -42,7 +45,7 @@ const stepArbitrary = fc.record({
 });
 type Step = typeof stepArbitrary extends fc.Arbitrary<infer T> ? T : never;
 
-/** A completion with its expected links, which are known because the session was made that way. */
+/** A completion with its expected links, which are known because the steps determine them. */
 export type Known = {
   readonly completion: Completion;
   readonly history: History;
@@ -54,17 +57,17 @@ export type Known = {
 
 export type RandomSession = {
   readonly known: readonly Known[];
-  /** The same completions in another order. */
+  /** The completions of `known`, in another order. */
   readonly completions: readonly Completion[];
   readonly options: GraphOptions;
 };
 
 type Facts = Omit<Known, 'completion' | 'history'>;
 
-/** Plays the steps. The expected links are recorded while the session is made, without comparing ids. */
+/** Makes a session from steps. It records the expected links while it adds the completions, without comparing ids. */
 class Play {
   readonly known: Known[] = [];
-  /** Whether the rendered ids of a turn decode to the sampled text, by these ids. */
+  /** For each re-rendered turn, whether its ids decode to the sampled text. The key is the joined list of these ids. */
   readonly proofs = new Map<string, boolean | null>();
   private readonly t = new Transcript();
   private readonly system = this.t.fresh(2);
@@ -91,7 +94,8 @@ class Play {
       this.add(step, history, { ...on, link: on.link === 'root' ? 'fork' : on.link }, thread);
     } else if (step.kind === 'edit') {
       const edited = t.turn({ ids: history.ids.slice(0, -5), messages: history.messages.slice(0, -1) }, 'tool');
-      // Without its last turn a first prompt shares only the system turn; other prompts have the same parent as before.
+      // The request is repeated with another last turn. A first prompt then shares only the system turn, so it is a fork or a root; any
+      // other prompt keeps its parent.
       if (on.parent !== null) this.add(step, edited, on, thread);
       else this.add(step, edited, { ...on, link: history.messages.length === 2 ? 'root' : 'fork' }, thread);
     } else if (step.kind === 'rerender') {
@@ -124,7 +128,7 @@ class Play {
     this.add(step, this.t.after(history, completion, rendered, 'tool', given), facts, completion.thread);
   }
 
-  /** The expected drift class of a turn, derived from the change that was made to it. */
+  /** Returns the expected drift class of a turn, derived from the change that was made to it. */
   private driftOf({ given, proof }: Step, { reasoning_content }: AssistantMessage): DriftClass {
     const thought = reasoning_content !== undefined;
     if (given === 'edited') return 'rewritten';
@@ -223,7 +227,7 @@ function givenBack(message: AssistantMessage, how: Step['given']): AssistantMess
   }
 }
 
-/** The bytes of one position of one completion, which identify both. */
+/** Returns the routed experts of a position of a completion. The two bytes differ between positions and between completions. */
 export function expertRow(index: number, position: number): number[] {
   return [(index * 7 + position) % 251, (position >> 3) % 251];
 }
@@ -236,7 +240,7 @@ function expertsOf(index: number, prompt: number, response: number, which: Step[
   return { dtype: 'uint8', shape: [rows, 1, ROW_BYTES], start, data };
 }
 
-/** The completions with prompts as views of one buffer per thread when they extend each other, as the proxy stores them. */
+/** Stores the prompts as the proxy does: prompts of a thread that extend each other become views of one buffer. */
 function sharing(known: readonly Known[]): Known[] {
   const memory = new RequestMemory();
   return known.map((one) => {
@@ -253,9 +257,10 @@ export const randomSession: fc.Arbitrary<RandomSession> = fc
     fc.boolean(),
   )
   .map(([steps, order, templateKnown, shared]) => {
-    // A re-rendered turn is closed with CLOSE; the graph learns that id when a reply stops at it.
+    // The rendering closes a turn with CLOSE. The graph learns that id when a reply stops at it.
     const learned = steps.some((step) => step.end === 'close' && step.tokens !== 'untold');
-    // When only the other close id is known, the end of a shared message cannot be found.
+    // The close ids of the template are also given when the graph could learn only CALL_CLOSE, because that id alone does not show the end
+    // of a shared message.
     const template = templateKnown || (!learned && steps.some((step) => step.end === 'call_close'));
     const play = new Play(template || learned);
     for (const step of steps) play.take(step);

@@ -1,9 +1,9 @@
 import type { AssistantMessage, ChatMessage, StopCause } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 
-/** Turn-close id of the invented template with which these sessions are rendered. */
+/** Id that closes a turn in the invented template with which these sessions are rendered. */
 export const CLOSE = 2;
-/** Another turn-close id, with which a turn that calls a tool may end. */
+/** Id with which a turn that calls a tool may end instead of {@link CLOSE}. */
 export const CALL_CLOSE = 3;
 
 export type CompletionInput = Partial<
@@ -16,12 +16,12 @@ export type CompletionInput = Partial<
   readonly toolsText?: string;
 };
 
-/** Logprobs that are different for each completion and position. */
+/** Makes logprobs that differ between completions and between positions. */
 function logprobsOf(index: number, length: number): Float32Array {
   return Float32Array.from({ length }, (_, i) => -((index * 31 + i * 7 + 1) % 97) / 13);
 }
 
-/** A completion with default values for the fields that a test does not set. It stops at its last id. */
+/** Makes a completion, with default values for the fields that a test does not set. By default it stops at its last id. */
 export function makeCompletion(input: CompletionInput): Completion {
   const { prompt, response, logprobs, messages = [], toolsText = '[]', ...rest } = input;
   const index = input.index ?? 0;

@@ -12,7 +12,10 @@ const saying = (id: string, text: string, n: number): AssistantMessage => ({
   tool_calls: [{ id, type: 'function', function: { name: 'f', arguments: `{"n":${n}}` } }],
 });
 
-/** Two replies to one prompt, and a request that returns one of them with other ids than either. */
+/**
+ * Builds a graph of two replies to one prompt, and a request that returns the messages `given`, rendered as `rendered`. Returns the id of
+ * the reply that becomes the request's parent.
+ */
 function parentOf(given: readonly ChatMessage[], rendered: readonly number[]): string | undefined {
   const prompt = [1, 2, 3];
   const sampled = (index: number, response: number[], message: AssistantMessage) =>

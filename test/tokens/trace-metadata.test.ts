@@ -60,7 +60,7 @@ describe('the metadata of a trace', () => {
     const c0 = t.call(h0, { capture });
     t.call(t.after(h0, c0), { capture: { ...capture, logprobs_mode: 'processed', thinking_retention: 'template' } });
     t.call(t.start(), { capture, model: 'other' });
-    // Completions without a sampled token do not count.
+    // This call uses another capture mode but sampled no token, so the session does not count as mixed.
     t.call(t.start(), { capture: { ...capture, mode: 'chat' }, response: [] });
     const [mixed, other] = build(t.completions).traces.map((trace) => trace.metadata);
     const session_mixes = ['model', 'logprobs_mode'];

@@ -2,18 +2,21 @@ import type { ChatMessage } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { CALL_CLOSE, CLOSE, type CompletionInput, makeCompletion } from './session.ts';
 
-/** Role marks of the invented template: a turn is mark, content, CLOSE; a prompt ends with the assistant's mark. */
+/**
+ * The ids that begin the turn of each role in the invented template. A turn is this id, the content and CLOSE; a prompt ends with the
+ * assistant's id.
+ */
 const MARKS = { system: 10, user: 11, assistant: 12, tool: 13 } as const;
 
-/** A harness's messages, and the ids to which the template renders them. */
+/** The messages of a conversation, and the ids to which the template renders them. */
 export type History = { readonly ids: readonly number[]; readonly messages: readonly ChatMessage[] };
 
-/** Writes sessions in an invented template with content ids that never repeat, so that no ids match by chance. */
+/** Writes sessions in an invented template. The ids of all contents differ from each other, so that no ids match by chance. */
 export class Transcript {
   readonly completions: Completion[] = [];
   private nextId = 1000;
 
-  /** Returns `count` ids that occur nowhere else. */
+  /** Returns `count` ids that occur nowhere else in the session. */
   fresh(count: number): number[] {
     return Array.from({ length: count }, () => this.nextId++);
   }
@@ -28,7 +31,7 @@ export class Transcript {
     return this.turn(this.turn({ ids: [], messages: [] }, 'system', system), 'user');
   }
 
-  /** Adds a model call on `history`. By default the reply has four new ids and a close. */
+  /** Adds a model call whose prompt is `history`. By default the reply has four new ids and a close id. */
   call(history: History, input: Partial<CompletionInput> = {}): Completion {
     const index = this.completions.length;
     const completion = makeCompletion({
@@ -43,8 +46,8 @@ export class Transcript {
   }
 
   /**
-   * The history followed by the reply as sampled, or by `ids` (without close) instead, and a next turn. `given` is the reply as the
-   * harness returns it.
+   * Returns the history for the next call: `history`, the reply of `completion`, and a new turn of `role`. The reply is rendered as
+   * sampled, or as `ids` and a close id. `given` are the messages with which the harness returns the reply.
    */
   after(
     history: History,

@@ -2,7 +2,7 @@ import { expect } from 'vitest';
 import { assistant, results, user } from '../session.ts';
 import { ask, type GoldenCase, START } from './scene.ts';
 
-/** Cases about repeated and late requests. */
+/** The cases about repeated and late requests. */
 export const DELIVERY: readonly GoldenCase[] = [
   {
     letter: 'h',

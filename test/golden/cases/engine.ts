@@ -3,13 +3,13 @@ import type { FaultKind } from '../../../src/sim/index.ts';
 import { assistant, results, user } from '../session.ts';
 import { ask, expectAllTrained, type GoldenCase, START } from './scene.ts';
 
-/** Slow enough that a weight update happens during a reply. */
+/** Settings of an engine that is slow enough for a weight update to happen during a reply. */
 const SLOW = { tokenDelayMs: 1 };
 
 const NO_LOGPROBS: readonly FaultKind[] = ['logprob_null', 'logprobs_length', 'logprob_nan', 'logprob_positive'];
 const LIES: readonly FaultKind[] = ['foreign_ids', 'missing_ids', 'usage_mismatch', 'error_body_200', 'garbage'];
 
-/** Cases about faults and weight updates of an engine. */
+/** The cases about faults and weight updates of an engine. */
 export const ENGINE: readonly GoldenCase[] = [
   {
     letter: 'g',
@@ -44,7 +44,8 @@ export const ENGINE: readonly GoldenCase[] = [
       await session.say(ask([...turns, assistant(parsed), user('Then?')]));
       const [first] = session.session.completions();
       const spans = first?.versionSpans ?? [];
-      // vLLM does not report versions for the tokens of a chat reply: two versions are possible, so each token's version is unknown.
+      // vLLM does not report versions for the tokens of a chat reply. Two versions are possible here, so the version of each token is
+      // unknown.
       if (mode.name === 'vllm chat') {
         expect(spans).toEqual([{ version: null, start: 0, end: first?.responseIds.length }]);
         return;
@@ -61,7 +62,8 @@ export const ENGINE: readonly GoldenCase[] = [
     title: 'a reply that an update aborted is continued where it stopped',
     sim: SLOW,
     async run({ open, golden, mode, stream, client }) {
-      // Without ids the reply cannot be continued; the sampled tokens are recorded and the harness repeats the request.
+      // A mode without ids cannot continue the reply: it records the sampled tokens, and the harness repeats the request. The case does
+      // not apply to it.
       if (!mode.tokens) return;
       const session = await open();
       const after = `${mode.name}-${client.dialect}-${stream}-abort`;
@@ -85,7 +87,10 @@ export const ENGINE: readonly GoldenCase[] = [
   },
 ];
 
-/** One reply is faulty: it causes a typed error and is not recorded. The next reply and those of other sessions are not affected. */
+/**
+ * Checks that a faulty reply causes a typed error and is not recorded, and that neither the next reply nor those of other sessions are
+ * affected.
+ */
 async function survives({ golden, open }: Parameters<GoldenCase['run']>[0], kind: FaultKind): Promise<void> {
   const session = await open();
   const first = await session.say(ask([START]));

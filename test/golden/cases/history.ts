@@ -3,7 +3,7 @@ import type { ParsedReply } from '../dialect-clients.ts';
 import { assistant, results, user } from '../session.ts';
 import { ask, begin, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';
 
-/** Cases in which a harness changes the history that it returns. */
+/** The cases in which a harness changes the history that it returns. */
 export const HISTORY: readonly GoldenCase[] = [
   {
     letter: 'a',
@@ -35,7 +35,7 @@ export const HISTORY: readonly GoldenCase[] = [
       const [, , third] = session.session.completions();
       if (!mode.tokens) return;
       expect(third?.capture.spliced_onto).toBe(session.session.completions()[0]?.completionId);
-      // The edited turn is in the longest common prefix, but differs from the sampled one.
+      // The third prompt begins with the whole second prompt, but then has the edited turn instead of the sampled one.
       expect(audit.links).toMatchObject({ exact: 1, rerendered: 1 });
       expect(audit.drift).toEqual({ rewritten: 1 });
     },
@@ -124,7 +124,7 @@ export const HISTORY: readonly GoldenCase[] = [
       const { trajectory, audit, report } = await session.judge();
       expectAllTrained(audit);
       expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
-      // The first turn has two keys whose order can change; that is visible in every dialect.
+      // The arguments of the first turn have two keys, whose order can be changed, so that the change is visible in every dialect.
       if (mode.tokens) expect(linksOf(trajectory)).toEqual([['root', 'exact', 'exact']]);
       else expect(audit.links.exact).toBeLessThan(2);
     },
@@ -165,7 +165,7 @@ export const HISTORY: readonly GoldenCase[] = [
   },
 ];
 
-/** The same object with its keys in reverse order and with white space. */
+/** Returns the JSON of an object with its keys in reverse order and with white space. */
 function respell(text: string): string {
   const entries = Object.entries(JSON.parse(text)).reverse();
   return JSON.stringify(Object.fromEntries(entries), null, 1).replaceAll('\n', '');

@@ -1,13 +1,16 @@
 import { type Scenario, type ScenarioInput, scenarioSchema } from '../../../src/sim/index.ts';
 
-/** A text in several scripts, whose characters take one to four bytes. */
+/** A text in several scripts, whose characters take one to four bytes in UTF-8. */
 export const MULTI_BYTE = 'Größe: 漢字, naïve café, 🙂🚀 👩‍👩‍👧 done.';
 
 const bash = (command: string, timeout?: number) => ({
   call: { tool: 'bash', arguments: timeout === undefined ? { command } : { command, timeout } },
 });
 
-/** Replies with thinking, text and two parallel tool calls, then with one call, then with an answer. Most steps have two wordings. */
+/**
+ * The scripted replies of the simulated engine: one with thinking, text and two parallel tool calls, then one with a single call, then an
+ * answer. Most steps have two wordings, of which one is sampled.
+ */
 const INPUTS: ScenarioInput[] = [
   {
     name: 'helper',

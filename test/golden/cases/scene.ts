@@ -8,7 +8,7 @@ import { assistant, type Golden, type GoldenSession, type Judged, results, user 
 
 export type SceneOptions = { readonly retention?: TaskEngine['thinking_retention'] } & Partial<ProxySessionSpec>;
 
-/** The environment of a case: an engine mode, and a client of one dialect, which streams or not. */
+/** The environment in which a case is run: an engine in one mode, and a client of one dialect, with or without streaming. */
 export type Scene = {
   readonly golden: Golden;
   readonly mode: Mode;
@@ -18,12 +18,12 @@ export type Scene = {
 };
 
 export type GoldenCase = {
-  /** The case's letter in the specification. */
+  /** The letter of the case in the specification of token fidelity. */
   readonly letter: string;
   readonly title: string;
-  /** Settings of the simulated engine in addition to the mode's. Cases with the same settings share an engine. */
+  /** Settings of the simulated engine that are added to those of the mode. Cases with the same settings share an engine. */
   readonly sim?: SimOptions;
-  /** Whether a client can run the case; default: all can. */
+  /** Whether a client can run the case. Default: every client can. */
   readonly plays?: (client: DialectClient, stream: boolean) => boolean;
   run(scene: Scene): Promise<void>;
 };
@@ -49,14 +49,16 @@ export function expectAllTrained(audit: Audit): void {
 }
 
 /**
- * Whether turns with tool calls are returned as they were sampled. In chat mode SGLang reserializes their arguments, and clients that
- * keep them as text return that text.
+ * Whether turns with tool calls are returned as they were sampled. In chat mode SGLang reserializes the arguments of calls, and clients
+ * that keep arguments as text return the reserialized text.
  */
 export function comesBack({ mode, client }: Pick<Scene, 'mode' | 'client'>): boolean {
   return mode.tokens || mode.kind !== 'sglang' || !client.dialect.startsWith('openai');
 }
 
-/** Checks the chains of the traces; when turns are not returned as sampled, only that no context is claimed to be exact. */
+/**
+ * Checks the links in each trace. When turns are not returned as sampled, it only checks that no context is counted as exact that is not.
+ */
 export function expectChains(scene: Pick<Scene, 'mode' | 'client'>, judged: Judged, chains: LinkKind[][]): void {
   const { trajectory, audit, report } = judged;
   if (comesBack(scene)) {
@@ -68,7 +70,10 @@ export function expectChains(scene: Pick<Scene, 'mode' | 'client'>, judged: Judg
   }
 }
 
-/** The first two turns of the main agent, returned as `echo` changes them. */
+/**
+ * Runs the first two turns of the main agent, and returns the history after them. `echo` makes the changes with which the harness returns
+ * a turn.
+ */
 export async function begin(
   session: GoldenSession,
   echo: (parsed: ParsedReply) => ParsedReply = (parsed) => parsed,

@@ -3,16 +3,19 @@ import type { ConversationTurn, DialectClient } from '../dialect-clients.ts';
 import { assistant, results, user } from '../session.ts';
 import { ask, begin, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';
 
-/** The header with which each client names its agents; agents of the other clients are distinguished by their prompts. */
+/**
+ * Returns the header with which a client names one of its agents. Agents of clients without such a header are distinguished by their
+ * prompts.
+ */
 const agentHeaders = (client: DialectClient, agent: string): Record<string, string> =>
   client.dialect === 'anthropic'
     ? { 'x-claude-code-agent-id': agent }
     : { 'x-session-id': agent, 'x-parent-session-id': 'p' };
 
-/** A session of 200 turns takes a second, so only one streaming client and three others run it. */
+/** Number of turns of a long session. It takes a second, so only one streaming client and three other clients run it. */
 const LONG_TURNS = 200;
 
-/** Cases about the order and nesting of a session's calls. */
+/** The cases about the order and nesting of a session's calls. */
 export const STRUCTURE: readonly GoldenCase[] = [
   {
     letter: 'b',
@@ -73,7 +76,7 @@ export const STRUCTURE: readonly GoldenCase[] = [
       expect(audit.completions).toMatchObject({ recorded: 5, trained: 5 });
       if (!comesBack(scene)) return;
       expect(audit.links.exact).toBe(4);
-      // The turn that both continue is trained in one of them.
+      // Both traces continue the same turn, which is trained in only one of them.
       expect(trajectory.traces).toHaveLength(2);
     },
   },

@@ -5,12 +5,12 @@ import { assistant, type GoldenSession, results, user } from '../session.ts';
 import { MULTI_BYTE } from './scenarios.ts';
 import { ask, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';
 
-/** Cases about the end of a reply and the tokenization of its text. */
+/** The cases about the end of a reply and the tokenization of its text. */
 export const TEXT: readonly GoldenCase[] = [
   {
     letter: 'k',
     title: 'a reply that ended at a stop string is closed, and no close id is learned from it',
-    // OpenAI's Responses API has no stop strings.
+    // The case needs stop strings, which OpenAI's Responses API does not have.
     plays: (client) => client.dialect !== 'openai_responses',
     async run({ open, mode }) {
       const session = await open();
@@ -49,7 +49,7 @@ export const TEXT: readonly GoldenCase[] = [
         return;
       }
       if (!comesBack(scene)) return;
-      // The template closes the turn with another id of the same text, so the context is not exact.
+      // The template closes the turn with another id that has the same text, so the context is not exact.
       expect(audit).toMatchObject({ links: { exact: 1, rerendered: 1 }, drift: { retokenized: 1 } });
       expect(audit.exact_context_share).toBeLessThan(1);
       expect((await session.judge({ on_drift: 'split' })).audit.exact_context_share).toBe(1);
@@ -156,7 +156,7 @@ export const TEXT: readonly GoldenCase[] = [
   },
 ];
 
-/** Checks that the second prompt consists of the first, its reply, the close that was not sampled, and new ids. */
+/** Checks that the second prompt consists of the first prompt, its reply, the close id that was not sampled, and new ids. */
 function expectClosedBy(session: GoldenSession, closeId: number): void {
   const [first, second] = session.session.completions();
   const before = [...(first?.promptIds ?? []), ...(first?.responseIds ?? []), closeId];

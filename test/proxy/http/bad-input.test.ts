@@ -20,7 +20,7 @@ beforeEach(async () => {
 });
 afterEach(() => rig.stop());
 
-/** The keys and types of a JSON value. */
+/** Describes the form of a JSON value: the keys of objects, with every other value replaced by the name of its type. */
 function shape(value: unknown): unknown {
   if (Array.isArray(value)) return 'array';
   if (typeof value !== 'object' || value === null) return typeof value;
@@ -120,7 +120,7 @@ describe('a client that does not read', () => {
     'is disconnected from a stream of %s, and the session continues',
     async (name) => {
       const { path, body } = ask(name, { stream: true });
-      // More than the buffers of the sockets take.
+      // The reply is larger than the buffers of the sockets.
       const content = 'y'.repeat(4 * 1024 * 1024);
       const ids = Array.from({ length: 12 }, (_, i) => i);
       rig.server.onChat = (received) => {

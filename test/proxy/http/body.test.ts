@@ -22,7 +22,7 @@ function block(kind: 'raw' | 'rle', data: Buffer, size: number, last: boolean): 
   return Buffer.concat([Buffer.of(header & 255, (header >> 8) & 255, header >> 16), data]);
 }
 
-/** One frame of uncompressed blocks. */
+/** Makes one zstd frame of uncompressed blocks. */
 function frame(data: Buffer, blockBytes = 100_000): Buffer {
   const blocks: Buffer[] = [];
   for (let at = 0; at === 0 || at < data.length; at += blockBytes) {
@@ -38,7 +38,7 @@ function hostile(kind: 'raw' | 'rle', size: number, count: number): Buffer {
 }
 
 const text = JSON.stringify(chatBody());
-// Made by a real encoder from 580 bytes of a chat request: as one frame, and as two of which the second has no checksum.
+// A chat request of 580 bytes, compressed by a real zstd encoder: as one frame, and as two frames of which the second has no checksum.
 const REAL = [
   'KLUv/WREAUUCAJKEDxagpRoDnPFrgxf6EiYJ4FM1+vRl/9cEA2BYJIMFxTKC4X6vlCspeaxyB995VN2Ee7PgbqLHjJijgu+TAUW3AQAFPqgzCsaSYg4=',
   'KLUv/QRYFQIAUgQOE7BVYwwsmzchLVGCMC3RWIOUUWAiGSwolhEM93ulXEnJY5U7fOdRdQPuzYK7iR4zYo4K3ycDRbcBAAUAqBkFpf40gii1L/0AaMUAAIhheSBpdCBhZ2FpbiBzIn1dfQEAaKDOLw==',

@@ -95,7 +95,7 @@ describe('durability', () => {
       ended = true;
     });
     await rig.journal.waiting();
-    // Two heartbeats are sent, but not the reply, which the engine finished long before.
+    // Enough time passes for two heartbeats. The reply is not sent, although the engine has finished it, because it is not durable.
     clock.advance(stream ? 20_000 : 0);
     const early = stream ? await sent.firstBytes : '';
     expect(early).not.toContain('Hello.');
@@ -128,7 +128,7 @@ describe('durability', () => {
 describe('a reply to a slow client or engine', () => {
   it('is undelivered when the client never reads it, and the client is disconnected', async () => {
     const session = await rig.open({ key });
-    // Larger than the socket buffers of both ends.
+    // The reply is larger than the socket buffers of both ends.
     const content = 'x'.repeat(32 * 1024 * 1024);
     rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { content }));
     const { connect } = await import('node:net');

@@ -24,7 +24,7 @@ describe('an agent that floods its proxy', () => {
     const socketPath = join(tmpdir(), `floe-flood-${process.pid}.sock`);
     await rig.open({ socketPath });
     const sockets = Array.from({ length: 300 }, () => connect(socketPath).on('error', () => {}));
-    // Connections beyond the limit are closed immediately, the others stay open.
+    // Connections beyond the limit are closed immediately, and all within the limit stay open.
     let closed = 0;
     await new Promise<void>((resolve) => {
       for (const socket of sockets) {
@@ -48,13 +48,13 @@ describe('an agent that floods its proxy', () => {
       sockets.push(socket);
       answers.push(once(socket, 'data').then(([data]) => String(data)));
       socket.write(head);
-      // All bytes except the last one, so that no body is ever complete.
+      // The last byte of each body is not sent, so that no body is ever complete.
       socket.write(Buffer.alloc(60 * MB - 1, 0x20));
     }
     const answer = await Promise.race(answers);
     expect(answer).toMatch(/^HTTP\/1\.1 429 /);
     for (const socket of sockets) socket.destroy();
-    // Their share of the budget is released.
+    // The bytes of the unfinished bodies are released when their connections close, so another request fits into the budget.
     const reply = rig.chat(key).reply;
     expect((await reply).status).toBe(200);
   });
@@ -79,7 +79,7 @@ describe('an agent that floods its proxy', () => {
       const headers = { 'x-session-id': `t${number}`, 'x-parent-session-id': 'p' };
       const content = `${number} `.repeat(3 * MB);
       expect((await rig.chat(key, { messages: [{ role: 'user', content }] }, headers).reply).status).toBe(400);
-      // The test's server keeps the requests that the engine receives.
+      // The requests that the test's engine has received are removed, so that they do not count as memory of the proxy.
       rig.server.received.length = 0;
     };
     collectGarbage();

@@ -70,7 +70,10 @@ describe('a client that disconnects from a stream', () => {
 });
 
 describe('the end of a response', () => {
-  /** A response, its client, and the server to close. */
+  /**
+   * Starts a server and connects a client. Returns the response to the client's request, the client, and a function that closes the
+   * server.
+   */
   async function open(): Promise<{ response: ServerResponse; client: Socket; close: () => void }> {
     const server = createServer();
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));

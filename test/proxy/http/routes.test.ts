@@ -76,7 +76,7 @@ describe('a request that two parsers could interpret differently is refused:', (
 });
 
 describe('bodies', () => {
-  /** Returns all bytes that the proxy sends until it closes the connection, while the clock advances. */
+  /** Does the same as `exchange`, and advances the clock until the connection is closed. */
   async function patiently(text: string): Promise<string> {
     let closed = false;
     const reply = exchange(text).finally(() => {

@@ -34,7 +34,7 @@ const parts: ReplyParts = {
   responseIds: [1, 2, 3, 4, 5, 6, 7, 8, 9, 2],
 };
 
-/** An engine that streams as many chunks as the test requests. */
+/** An engine whose reply is streamed chunk by chunk, as many as the test requests. */
 class SteppedEngine {
   private received!: Received;
   private chunks: unknown[] = [];
@@ -83,7 +83,7 @@ function send(name: (typeof DIALECTS)[number]['name'], text = 'hi'): Sent {
   return rig.send({ path: `/s/${key}${path}`, body });
 }
 
-/** Removes ids and times, which differ from call to call. */
+/** Replaces ids and times, which differ from call to call, so that replies can be compared. */
 function plain(body: string): string {
   return body
     .replaceAll(/(cpl|call)_[0-9a-z]{26}/g, '$1')
@@ -98,7 +98,7 @@ describe.each(DIALECTS.map(({ name }) => name))('a stream of %s', (name) => {
     const engine = new SteppedEngine();
     rig.journal.hold = true;
     const sent = send(name);
-    // The clock does not advance, so that only the delta can open the stream.
+    // The clock does not advance, so the headers cannot be sent because of their time limit. Only the delta can open the stream.
     await engine.send(2);
     expect(await sent.firstBytes).toContain('Hmm, ');
     const ended = sent.reply.then(() => true);

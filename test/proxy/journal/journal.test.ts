@@ -27,7 +27,7 @@ async function open(options: CaptureJournalOptions = {}): Promise<CaptureJournal
 
 const segments = async (): Promise<string[]> => (await readdir(directory)).sort().map((name) => join(directory, name));
 
-/** Reads one segment; `known` contains the completions of earlier ones. */
+/** Reads the completions of one segment. `known` contains those of earlier segments, to which records may refer. */
 async function readSegment(path: string, known: Map<string, Completion> = new Map()) {
   const { frames, ...rest } = readFrames(await readFile(path));
   const completions = frames.map((frame) => {
@@ -91,7 +91,7 @@ function completion(session: string, index: number, promptIds: number[] = [1, 2,
   };
 }
 
-/** Files whose writes wait for the test, which lets them succeed or fail. */
+/** Returns a function that opens files whose writes wait until the test lets them succeed or fail. */
 function heldFiles(): {
   openFile: OpenAppendFile;
   writes: { data: Buffer; go: (error?: Error) => void }[];
@@ -172,7 +172,7 @@ describe('the journal', () => {
 
   it('reports a full disk', async () => {
     const log = await open({
-      // Every write to this device fails with ENOSPC.
+      // The device /dev/full fails every write with ENOSPC.
       openFile: async () => {
         const { open: openHandle } = await import('node:fs/promises');
         const handle = await openHandle('/dev/full', 'w');

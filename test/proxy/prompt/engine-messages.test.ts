@@ -43,7 +43,8 @@ describe('the messages for an engine', () => {
     const wide = `[${'{},'.repeat(75_000)}{}]`;
     const messages = [calling(deep, '[1]'), calling(wide), calling(wide), calling('{}')];
     const asText = (text: string): string => JSON.stringify(text);
-    // The first arguments beyond the bound, and those after them.
+    // The second message exhausts the number of values that is allowed for all arguments. The arguments after it are converted to strings
+    // as well, without being parsed.
     const expected = [calling(asText(deep), '[1]'), calling(wide), calling(asText(wide)), calling(asText('{}'))];
     const given = engineTexts(messages, textsOf(messages));
     expect(textsOf(expected).map((text, index) => text === given[index])).toEqual([true, true, true, true]);

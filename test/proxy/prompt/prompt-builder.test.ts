@@ -115,12 +115,13 @@ describe('a prompt', () => {
   it('needs one more short rendering for each turn', async () => {
     let history: ChatMessage[] = [QUESTION];
     let last = await session.ask(history, CALL);
-    // The first prompt, the stand-ins without and with calls once each, then a stand-in with the results.
+    // The number of messages in each rendering so far: the first prompt, the placeholder history without calls, and the one with calls.
+    // Each turn adds one rendering of a placeholder history with two results.
     const expected = [1, 2, 2];
     for (let turn = 0; turn < 3; turn++) {
       history = [...history, last.message, ...resultsOf(last)];
       last = await session.ask(history, CALL);
-      // One in 64 prompts is checked against the whole conversation, which is rendered twice.
+      // One in 64 suffixes is checked against the rendering of the whole conversation, with and without the new messages.
       const whole = isChecked(last.completionId) ? [history.length - 2, history.length] : [];
       expected.push(4, ...whole);
     }
@@ -370,7 +371,7 @@ describe('a template', () => {
       return request.generationPrompt ? Int32Array.of(...ids, ...note) : ids;
     };
     const start = [user('a'), user('b'), user('c')];
-    // One splice in 64 is checked, chosen by its id. The probability that none of 2,000 is checked is 2e-14.
+    // One in 64 suffixes is checked, selected by the completion's id. The probability that none of 2,000 is checked is 2e-14.
     for (let turn = 0; session.notices.length === 0 && turn < 2_000; turn++) {
       const first = await session.ask(start, CALL);
       const next = await session.ask([...start, first.message, ...resultsOf(first)]);

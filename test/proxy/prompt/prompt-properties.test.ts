@@ -9,7 +9,7 @@ import { recordedIds, TokenSession, user } from '../token-session.ts';
 
 const { imEnd } = bundledVocabulary().special;
 
-/** A message of a history, or a sampled turn as the harness returns it. */
+/** A part of a history. `turn` is the completion that these messages return; `null` for messages that are no sampled turn. */
 type Entry = { readonly messages: ChatMessage[]; readonly turn: Completion | null };
 
 const scripted = fc.record({
@@ -64,7 +64,10 @@ class Conversation {
     this.histories.push([...entries, { messages: this.echo(completion, step.distortion), turn: completion }]);
   }
 
-  /** After an edit, no turn is at the position where it was sampled. */
+  /**
+   * Edits a turn of the history, or none. From that position on, no turn counts as sampled, because none follows the same messages as when
+   * it was sampled.
+   */
   private edited(base: readonly Entry[], { edit, editAt }: Step): Entry[] {
     const at = base.findIndex(({ turn }, index) => turn !== null && index >= editAt);
     if (edit === null || at < 0) return [...base];
@@ -136,7 +139,7 @@ class Conversation {
     expect(capture).toMatchObject({ spliced_onto: onto?.completionId, rendered_because: null });
     const before = recordedIds(onto as Completion);
     expect([...promptIds.subarray(0, before.length)]).toEqual(before);
-    // Computed independently: the template's rendering of the new messages alone, after a closed turn.
+    // The expected ids are computed independently: the template renders the new messages alone, after a closed turn.
     const added = entries.slice(last + 1).flatMap((entry) => entry.messages);
     const texts = (this.session.pool.generated.at(-1)?.messageTexts ?? []).slice(-added.length);
     const close = onto?.finishReason === 'length' || onto?.stop?.kind === 'string' ? [imEnd] : [];
@@ -145,7 +148,7 @@ class Conversation {
   }
 }
 
-/** The arguments as another JSON library writes them, with other white space and another order of keys. */
+/** Returns the arguments as another JSON library writes them: with other white space and another order of keys. */
 function rewritten(text: string): string {
   try {
     const value = JSON.parse(text) as Record<string, unknown>;

@@ -47,7 +47,7 @@ afterAll(async () => {
   await sim.close();
 });
 
-/** Changes that harnesses make to a turn before they return it. */
+/** The changes that harnesses make to a turn before they return it, by name. */
 const DISTORTIONS: Record<string, (parsed: ParsedReply) => ParsedReply> = {
   nothing: (parsed) => parsed,
   'dropped thinking': (parsed) => ({ ...parsed, reasoning: '' }),

@@ -17,7 +17,9 @@ function completion(message: AssistantMessage, messages: readonly ChatMessage[] 
   return { message, request: { messages }, abandoned: false } as unknown as Completion;
 }
 
-/** Which of the recorded replies a request with this turn uses, when the requests of all of them were repeated. */
+/**
+ * Reports for each recorded reply whether it counts as used after its request was repeated and another request returned the turn `echo`.
+ */
 function broughtBack(echo: AssistantMessage, recorded: Completion[]): boolean[] {
   const replies = new AbandonedReplies();
   for (const doubted of recorded) replies.addRepeated(doubted);

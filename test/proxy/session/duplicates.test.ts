@@ -13,7 +13,7 @@ beforeEach(async () => {
 });
 afterEach(() => rig.stop());
 
-/** Holds the engine's replies back until the test releases them. */
+/** Holds the engine's replies back. Returns a function that releases them. */
 function holdReplies(): { release: (parts?: Parameters<typeof vllmReply>[1]) => void } {
   const held: Received[] = [];
   rig.server.onChat = (received) => void held.push(received);
@@ -25,7 +25,7 @@ function holdReplies(): { release: (parts?: Parameters<typeof vllmReply>[1]) => 
   };
 }
 
-/** Resolves when the proxy has noticed that the client of `response` has disconnected or was served. */
+/** Resolves when `check` returns `true`, for example when the proxy has noticed that a client has disconnected. */
 async function settled(check: () => boolean): Promise<void> {
   while (!check()) await new Promise((resolve) => setImmediate(resolve));
 }

@@ -2,7 +2,9 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { sameJson } from '../../../src/proxy/session/request-memory.ts';
 
-/** Values as JSON.parse returns them, with few keys and values, so that pairs are often equal or almost equal. */
+/**
+ * Generates values as JSON.parse returns them. They have few different keys and scalars, so that pairs are often equal or almost equal.
+ */
 const { value } = fc.letrec<{ value: unknown }>((tie) => ({
   value: fc.oneof(
     { depthSize: 'small' },

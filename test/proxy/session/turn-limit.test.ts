@@ -4,7 +4,7 @@ import { FloeError } from '../../../src/core/errors.ts';
 import { TurnLimit } from '../../../src/proxy/session/turn-limit.ts';
 import { type CallKind, callKindSchema } from '../../../src/schema/index.ts';
 
-/** The refusal's error code; `null` when the call is admitted. */
+/** Returns the error with which a call is refused; `null` when the call is admitted. */
 function refusal(limit: TurnLimit, kind: CallKind): FloeError | null {
   try {
     limit.refuse(kind);
@@ -35,7 +35,7 @@ describe('a bound on turns', () => {
     const refused = refusal(limit, kind);
     expect(refused).toMatchObject({ code: 'turn_limit', details: { turns: 2, calls: 256 } });
     expect(refused?.message).not.toMatch(/context|too long|token|length|exceed|maximum|window|prompt/i);
-    // The main agent is refused as well, although it has turns left.
+    // The limit on calls of any kind is reached, so the main agent is refused as well, although it has turns left.
     expect(refusal(limit, 'main')).toMatchObject({ code: 'turn_limit' });
     expect(told).toBe(1);
   });

@@ -13,7 +13,10 @@ import { type Running, summaryOf, TRAJECTORY, task, Workbench } from '../workben
 
 type Received = { headers: IncomingHttpHeaders; body: string };
 
-/** A trainer that answers with the given statuses in turn (`hang up` closes the connection), then with 200. */
+/**
+ * A trainer that answers callbacks with the given statuses one after another, and then always with 200. The status `hang up` closes the
+ * connection.
+ */
 class Trainer {
   readonly received: Received[] = [];
   readonly url: string;
@@ -256,7 +259,7 @@ describe('CallbackDelivery', () => {
     server.closeAllConnections();
   });
 
-  /** A transport without a network, which answers according to a script. */
+  /** A callback transport without a network. The given function returns its answers. */
   class Script implements CallbackTransport {
     readonly posts: CallbackPost[] = [];
     private readonly answer: (post: CallbackPost, count: number) => Promise<number>;
@@ -268,7 +271,7 @@ describe('CallbackDelivery', () => {
 
     async post(callback: CallbackPost): Promise<number> {
       for await (const _ of callback.body) {
-        // The body is read to its end, as a network transport does.
+        // The body is only read to its end, as a network transport does.
       }
       this.posts.push(callback);
       this.arrived();
@@ -299,7 +302,7 @@ describe('CallbackDelivery', () => {
     });
     afterEach(() => own.dispose());
 
-    /** Advances the clock in small steps until the script has been called that often. */
+    /** Advances the clock in small steps until the transport has been called `count` times. Returns the milliseconds that this took. */
     async function advanceUntil(script: Script, count: number, limitMs: number): Promise<number> {
       const startMs = clock.monotonicMs();
       while (script.posts.length < count) {
@@ -334,7 +337,7 @@ describe('CallbackDelivery', () => {
       await slow.until(1);
       const second = await own.server(config, { store, blobs, callbackTransport: other });
       await second.listen();
-      // Ten times the duration of a claim.
+      // The clock advances by 60 s, ten times the duration of a claim.
       for (let i = 0; i < 120; i++) {
         clock.advance(500);
         for (let k = 0; k < 5; k++) await new Promise(setImmediate);
@@ -350,7 +353,7 @@ describe('CallbackDelivery', () => {
       const node = await running.node();
       const { task_id } = await client.submit(task({ callback_url: 'http://127.0.0.1/' }));
       const claimedMs = 15_000;
-      // The row that a server leaves when it dies right after its claim.
+      // This row is what a server leaves that dies right after it has claimed the callback.
       await store.transaction(async (tables) => {
         const url = 'http://127.0.0.1/';
         await tables.callbacks.insert({

@@ -58,7 +58,7 @@ const infoOf = (engineId: string) =>
     },
   });
 
-/** A node that reports every change as applied as soon as it receives it. */
+/** Acts as a node that applies the next change as soon as it receives it, and reports that. */
 async function obey(node: NodeApi, told: Partial<Told> = {}): Promise<void> {
   const reply = await node.heartbeat(beat({ ...told }, 20));
   const revision = reply.engines?.revision ?? 0;

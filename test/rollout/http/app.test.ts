@@ -28,7 +28,7 @@ const DEEP = `${'['.repeat(300)}${']'.repeat(300)}`;
 const validTask = task();
 const beat = { metrics: METRICS, sessions: [] };
 
-/** [error, method, path, body, expected status, expected code, expected path of the field in the reply] */
+/** Malformed requests: a description, method, path, body, and the expected status, error code and path of the field in the reply. */
 const MALFORMED: readonly [string, string, string, string | Buffer | null, number, string, string?][] = [
   ['no body', 'POST', '/rollout/task/submit', null, 400, 'malformed_json'],
   ['half a body', 'POST', '/rollout/task/submit', '{"instruction":', 400, 'malformed_json'],
@@ -197,7 +197,7 @@ describe('the control API', () => {
     }
   });
 
-  /** Sends raw bytes and reads until the server closes the connection. */
+  /** Sends raw bytes, and returns what the server sends until it closes the connection. */
   async function raw(text: string): Promise<string> {
     const url = new URL(await running.listen());
     const socket = connect(Number(url.port), url.hostname);

@@ -21,7 +21,7 @@ beforeEach(async () => {
 });
 afterEach(() => bench.dispose());
 
-/** An open event stream, whose text is collected. */
+/** Opens an event stream. `until` resolves to all text received so far once it contains `text`. */
 async function listenRaw(): Promise<{ socket: ReturnType<typeof connect>; until(text: string): Promise<string> }> {
   const url = new URL(await running.listen());
   const socket = connect(Number(url.port), url.hostname);
@@ -49,7 +49,7 @@ describe('GET /events', () => {
     const node = await running.node();
     const stream = client.events(controller.signal);
     const first = stream.next();
-    // Once a later request has been answered, the stream is open.
+    // A later request has been answered, so the stream is open.
     await client.status();
     const { task_id, session_ids } = await client.submit(task());
     const [lease] = await node.lease({ slots: 1, wait_seconds: 5 });
@@ -82,7 +82,7 @@ describe('GET /events', () => {
     stuck.socket.pause();
     const closed = once(stuck.socket, 'close');
     const otherServer = new MemoryStore(database);
-    // Many events are needed to fill the buffers of the operating system and then those of the server.
+    // Many events are needed, because they first fill the buffers of the operating system and then those of the server.
     for (let round = 0; warnings.length === 0; round++) {
       const created = { type: 'task.created', task_id: `long-${'x'.repeat(110)}`, total_sessions: 1 };
       const last = { ...created, task_id: `last-${round}` };

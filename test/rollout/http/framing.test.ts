@@ -47,12 +47,12 @@ async function untilClosed(socket: Socket): Promise<string> {
   return received;
 }
 
-/** The head of a result of `node-1`, sent without its body. */
+/** Returns the head of a request with a result of `node-1`. The body is not sent. */
 function delivery(framing: string): string {
   return `POST /nodes/node-1/results HTTP/1.1\r\nhost: localhost\r\ncontent-type: ${ENVELOPE_TYPE}\r\n${framing}\r\n\r\n`;
 }
 
-/** Sends raw bytes and half-closes, so that the server ends the connection after its answer. */
+/** Sends raw bytes and closes the sending side, so that the server ends the connection after its answer. Returns the answer. */
 async function raw(running: Running, bytes: string | Buffer): Promise<string> {
   const socket = await open(running);
   const answer = untilClosed(socket);
@@ -213,7 +213,7 @@ describe('the HTTP listener', () => {
       expect(big.session_ids).toHaveLength(1);
       const node = await running.node();
       await node.lease({ slots: 1, wait_seconds: 0 });
-      // Held for longer than a body may make no progress.
+      // The call is held for longer than the time within which a body must make progress.
       expect(await node.lease({ slots: 1, wait_seconds: 0.3 })).toEqual([]);
     });
 
@@ -223,7 +223,7 @@ describe('the HTTP listener', () => {
       await Promise.all(idle.slice(-3).map((socket) => socket.closed || once(socket, 'close')));
       const status = await running.server.app.inject('/rollout/status');
       expect((JSON.parse(status.payload) as RolloutStatus).counters.connections_refused).toBe(3);
-      // A closed connection frees capacity for another one as soon as the server has noticed it.
+      // The server frees the capacity of a closed connection as soon as it has noticed the close.
       const left = new Promise((resolve) => running.server.app.server.getConnections((_, count) => resolve(count)));
       expect(await left).toBe(5);
       const [first] = idle;
@@ -240,7 +240,7 @@ describe('the HTTP listener', () => {
     });
   });
 
-  /** Valid requests, into which the test puts errors. */
+  /** Valid requests, into which the test puts random errors. */
   const SEEDS: readonly [string, string, string, string?][] = [
     ['POST', '/rollout/task/submit', JSON.stringify(task({ num_samples: 2, metadata: { a: [1, { b: null }] } }))],
     ['GET', '/rollout/results?after=0&limit=3&trainer=a&consumer=b', ''],
@@ -334,7 +334,7 @@ describe('the HTTP listener', () => {
       }),
       { numRuns: 2500 },
     );
-    // Most of the requests were actually invalid.
+    // Most of the requests were really invalid, so the test is not trivial.
     expect((seen.get(400) ?? 0) + (seen.get(404) ?? 0) + (seen.get(422) ?? 0)).toBeGreaterThan(1500);
     expect(defects).toEqual([]);
     const status = await app.inject('/rollout/status');

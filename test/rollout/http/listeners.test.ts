@@ -64,7 +64,7 @@ describeIf(whyNoCertificates(), 'TLS', () => {
     for (const tls of [undefined, { ca: stranger.cert }]) {
       await expect(clientOf(url, tls).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
     }
-    // A plain HTTP request gets no answer, so the token is never accepted unencrypted.
+    // A plain HTTP request gets no answer, so a token that is sent unencrypted is never accepted.
     await expect(clientOf(url.replace('https', 'http')).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
     expect((await trusting.status()).limits).toMatchObject({ tls: true, client_certificates: false });
   });

@@ -27,7 +27,7 @@ async function ask(method: string, url: string, token: string | null, on = runni
 }
 
 describe('each call', () => {
-  // The event stream never ends, so it is tested separately below.
+  // All routes except the event stream, which never ends and is tested separately below.
   const routes = Object.entries<RouteSpec>(API).filter(([name]) => name !== 'events');
   it.each(routes)('is open to its roles and to no others: %s', async (_, route) => {
     const url = route.path.replace(':id', 'x');
@@ -151,10 +151,10 @@ describe('rate limits', () => {
       headers: { 'retry-after': '2' },
       body: { error: { code: 'overloaded', retryable: true, details: { retry_after_seconds: 2 } } },
     });
-    // Submits have a separate limit.
+    // Submits have a separate limit, so they are still accepted, up to that limit.
     expect((await ask('POST', '/rollout/task/submit', 'one', limited, JSON.stringify(task()))).status).toBe(200);
     expect((await ask('POST', '/rollout/task/submit', 'one', limited, JSON.stringify(task()))).status).toBe(429);
-    // Heartbeats have no limit, because a refused one could cost a node its leases.
+    // Heartbeats and other calls of nodes have no limit, because a refused heartbeat could cost a node its leases.
     for (let i = 0; i < 5; i++) expect((await ask('POST', '/nodes/register', 'n', limited)).status).toBe(400);
     for (let i = 0; i < 5; i++) expect((await ask('GET', '/health', null, limited)).status).toBe(200);
     clock.advance(2000);

@@ -16,7 +16,7 @@ beforeEach(async () => {
 });
 afterEach(() => bench.dispose());
 
-/** A process of a node. */
+/** A process that runs a node, with the calls that it makes to a server. */
 class NodeProcess {
   readonly nodeId: string;
   readonly instance: string;
@@ -33,7 +33,7 @@ class NodeProcess {
     return this.caller.call('POST', '/nodes/register', body);
   }
 
-  /** Starts a process: it owns the node id after its registration and one more call. */
+  /** Registers the process and makes one more call, after which it holds the node id. */
   async start(): Promise<NodeInfo> {
     await this.register();
     await this.beat([]);
@@ -133,10 +133,10 @@ describe('the server', () => {
     await living.register();
     await caller.submit(task());
     const held = await living.leases();
-    // The registration arrives only now, when its sender is dead.
+    // The registration of a process that has died arrives late.
     await new NodeProcess('p2').register();
     expect((await living.beat(held)).body.stop).toEqual([]);
-    // It does not displace a process that starts meanwhile either.
+    // The late registration does not displace a process that starts in the meantime either.
     const next = new NodeProcess('p4');
     await next.register();
     await new NodeProcess('p1').register();
@@ -166,13 +166,16 @@ describe('the server', () => {
         body: JSON.stringify({ instance: 'p1', wait_seconds: 10, ...body }),
       });
     const held = Promise.all([hold('heartbeat', { metrics: METRICS, sessions: [] }), hold('lease', { slots: 1 })]);
-    // The virtual clock does not advance, so no timer answers the calls.
+    // The virtual clock does not advance, so the calls are not answered because their hold time is over.
     await clientsWait(2);
     await new NodeProcess('p2').start();
     expect((await held).map((reply) => reply.status)).toEqual([409, 409]);
   });
 
-  /** Waits until that many calls have been sent. They must be answered whether they are already held or arrive later. */
+  /**
+   * Waits until that many clients are connected. Their calls must be answered whether the server already holds them or receives them
+   * later.
+   */
   async function clientsWait(count: number): Promise<void> {
     const open = (): Promise<number> =>
       new Promise((resolve) => running.server.app.server.getConnections((_, number) => resolve(number)));
@@ -277,7 +280,7 @@ describe('the server', () => {
       expect((await process.beat([kept, cancelled])).body.stop).toEqual(stop);
     }
     await second.call('DELETE', '/nodes/n1');
-    // The stop is sent once more when the session is no longer listed, in case its lease was still in transit.
+    // The stop is sent once more when the node no longer lists the session, in case the lease was still in transit.
     expect((await node.beat([kept])).body).toMatchObject({ stop, draining: true });
     expect((await there.beat([kept])).body).toMatchObject({ stop: [], draining: true });
     expect(await caller.session(kept.session_id)).toMatchObject({ status: 'RUNNING', epoch: 1 });

@@ -4,7 +4,7 @@ import type { ResultsPage, SessionView, TaskStatus } from '../../../src/schema/i
 import { Caller } from '../call.ts';
 import { type Running, summaryOf, task, Workbench } from '../workbench.ts';
 
-/** More sessions than two transactions cancel. */
+/** Number of sessions of a large task: more than two transactions can cancel. */
 const MANY = 450;
 
 let bench: Workbench;

@@ -16,7 +16,7 @@ beforeEach(async () => {
   running = await bench.server({
     lease_seconds: LEASE_MS / 1000,
     retry_backoff_seconds: 2,
-    // Without this, the only node would wait before it gets a failed session once more.
+    // Without this setting, the only node would get a failed session only after a delay.
     avoid_node_seconds: 0,
   });
   caller = new Caller(running.server);

@@ -48,12 +48,12 @@ describe('consumers', () => {
   it('continue at their cursor, and acknowledge only what they have read past', async () => {
     await finish(5);
     expect(await read('consumer=c&limit=2')).toEqual([1, 2]);
-    // The result was not acknowledged, so it is returned once more.
+    // The results were not acknowledged, so they are returned once more.
     expect(await read('consumer=c&limit=2')).toEqual([1, 2]);
     expect(await read('consumer=c&limit=2&after=2')).toEqual([3, 4]);
     expect(await read('consumer=c')).toEqual([3, 4, 5]);
     expect(await read('consumer=other&limit=1')).toEqual([1]);
-    // Reading acknowledged results once more is allowed, and changes no cursor.
+    // Results that were acknowledged may be read once more, which changes no cursor.
     expect(await read('consumer=c&after=1&limit=1')).toEqual([2]);
     expect(await read('consumer=c&limit=1')).toEqual([3]);
   });

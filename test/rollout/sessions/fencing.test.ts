@@ -49,11 +49,11 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('drain'), node: at, server: at }) },
 ) as fc.Arbitrary<Step>;
 
-/** The state of a node's process as the process knows it. It may have been replaced, or suspended for a long time. */
+/** Identifies a process that ran a node. It may have been replaced, or suspended for a long time. */
 type Process = { readonly node: string; readonly instance: string };
 type Held = Process & { readonly lease: Lease };
 
-/** Two servers on one store, and nodes whose processes start, hang and die. */
+/** Simulates two servers on one store, and nodes whose processes start, hang and die. */
 class World {
   private readonly clock = new VirtualClock();
   private readonly database = new MemoryDatabase();
@@ -62,9 +62,12 @@ class World {
   private readonly callers: Caller[] = [];
   private readonly processes: Process[] = [];
   private readonly leases: Held[] = [];
-  /** The process that registered last. */
+  /** For each node, the process that registered last. */
   private readonly newest = new Map<string, string>();
-  /** The owner of the node id, and the processes that have registered since but made no other call yet, oldest first. */
+  /**
+   * For each node, the process that holds the node id. `claims` are the processes that have registered since but made no other call yet,
+   * oldest first.
+   */
   private readonly owner = new Map<string, string>();
   private readonly claims = new Map<string, readonly string[]>();
   private readonly accepted = new Set<string>();
@@ -126,7 +129,7 @@ class World {
     if (!known) this.claims.delete(node);
     if (!known || this.owner.get(node) === instance) this.owner.set(node, instance);
     else this.claims.set(node, [...this.claimsOf(node).filter((one) => one !== instance), instance].slice(-8));
-    // A registration alone does not take the node id over.
+    // A registration alone does not take the node id over, so the earlier process keeps its sessions.
     expect(info.leased_sessions).toBe(known ? before.body.leased_sessions : 0);
   }
 
@@ -195,7 +198,10 @@ class World {
     return this.claims.get(node) ?? [];
   }
 
-  /** Whether the process has been replaced, in which case its call must have been refused. The first call of a newer process takes over. */
+  /**
+   * Whether the process has been replaced by another one. Checks that its call was then refused. The first call of a process that
+   * registered later takes the node id over.
+   */
   private refusesStale({ node, instance }: Process, reply: Answer<unknown>): boolean {
     if (reply.status === 404) return true;
     const claim = this.claimsOf(node).indexOf(instance);
@@ -214,7 +220,7 @@ class World {
     return one;
   }
 
-  /** Lets all leases expire and all sessions end, and checks that each ended once. */
+  /** Lets all leases expire and all sessions end, and checks that each session ended once. */
   async settle(): Promise<void> {
     for (let round = 0; round < 8; round++) {
       this.clock.advance(60_000);

@@ -44,7 +44,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('restart') }) },
 ) as fc.Arbitrary<Step>;
 
-/** Calls a server and records everything that it acknowledged. */
+/** Makes random calls to a server and records everything that the server acknowledges. */
 class Simulation {
   readonly clock = new VirtualClock();
   private readonly store = SqliteStore.open(':memory:');
@@ -53,10 +53,13 @@ class Simulation {
   private callerOrNull: Caller | null = null;
   readonly taskIds: string[] = [];
   readonly sessionIds: string[] = [];
-  /** Every lease that a node ever got, because a node may use one long after it has expired. */
+  /** Every lease that a node ever got. A node may deliver a result with a lease long after it has expired. */
   readonly leases: { node: string; lease: Lease }[] = [];
   readonly delivered: { node: string; lease: Lease; outcome: Outcome }[] = [];
-  /** Every final outcome that the server returned or acknowledged. They are checked at the end, because replies may arrive out of order. */
+  /**
+   * Every final outcome that the server returned or acknowledged. They are checked at the end of the simulation, because replies may
+   * arrive out of order.
+   */
   private readonly seen: { sessionId: string; outcome: Outcome }[] = [];
   private readonly accepted: string[] = [];
   readonly epochs = new Map<string, number>();
@@ -154,7 +157,7 @@ class Simulation {
     this.seen.push({ sessionId, outcome });
   }
 
-  /** Lets all sessions end, then checks everything that the server acknowledged. */
+  /** Lets all sessions end, then checks that they ended as the server had acknowledged. */
   async settle(): Promise<void> {
     for (let round = 0; round < 4; round++) {
       this.clock.advance(60_000);
@@ -190,7 +193,7 @@ describe('the server', () => {
         await simulation.submit(3);
         await simulation.submit(2);
         for (const [first, beside] of steps) {
-          // A restart runs alone; all other steps may run concurrently.
+          // A restart must not run concurrently with another step; any two other steps may.
           const alone = first.kind === 'restart' || beside?.kind === 'restart';
           if (alone || beside === null) {
             await simulation.run(first);

@@ -6,7 +6,7 @@ import { Caller } from '../call.ts';
 import { MemoryBlobs } from '../memory-blobs.ts';
 import { summaryOf, task, Workbench } from '../workbench.ts';
 
-/** The calls that the network or a client may repeat or delay. */
+/** The calls that may be repeated or delayed, by the network or by a client. */
 const STEPS = [
   'submit',
   'submit again',

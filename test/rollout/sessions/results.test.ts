@@ -16,7 +16,7 @@ beforeEach(async () => {
 });
 afterEach(() => bench.dispose());
 
-/** Runs a task until it ends, and returns its session ids in the order of their results. */
+/** Runs a task of `samples` sessions until it ends, and returns the session ids in the order of their results. */
 async function finish(samples: number): Promise<string[]> {
   await caller.submit(task({ num_samples: samples }));
   const leases = await caller.lease('n1', samples);
@@ -121,7 +121,7 @@ describe('results', () => {
     await client.cancelSession(lease.session_id);
     const stop = [{ session_id: lease.session_id, epoch: 1, reason: 'cancelled' }];
     expect((await held).stop).toEqual(stop);
-    // The node is still ending the session. The stop is repeated, but only when the hold time is over.
+    // The node is still ending the session. The stop is repeated, but only when the hold time of the heartbeat is over.
     expect(
       (await node.heartbeat({ metrics: METRICS, refuses: null, sessions, engines: null, wait_seconds: 0.05 })).stop,
     ).toEqual(stop);
@@ -146,7 +146,7 @@ describe('results', () => {
       node.lease({ slots: 1, wait_seconds: 30 }),
       node.heartbeat({ metrics: METRICS, refuses: null, sessions: [], engines: null, wait_seconds: 9 }),
     ];
-    // Once a third, later request has been answered, the server holds both requests.
+    // A third, later request has been answered, so the server now holds the two earlier ones.
     await (await running.client()).status();
     await running.server.close();
     expect(await Promise.all(held)).toEqual([[], { stop: [], draining: false, engines: null }]);

@@ -31,7 +31,7 @@ async function leaseOne(nodeId = 'n1'): Promise<Lease> {
   return lease;
 }
 
-/** Leases an attempt and ends it. Returns true when another one follows. */
+/** Leases an attempt and ends it with `outcome`. Returns whether another attempt follows. */
 async function attempt(outcome: Outcome): Promise<boolean> {
   clock.advance(60_000);
   await caller.heartbeat('n1', []);

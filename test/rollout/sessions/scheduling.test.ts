@@ -39,7 +39,7 @@ describe('scheduling', () => {
       await caller.submit(task({ trainer: 'early', num_samples: 500 }));
       expect(count(await caller.lease('n1', 20))).toEqual({ early: 20 });
       await caller.submit(task({ trainer: 'late', num_samples: 50 }));
-      // The later trainer catches up with the earlier one, then both get the same share.
+      // The trainer that submitted later first catches up with the other one; then both get the same share.
       expect(count(await caller.lease('n1', 10))).toEqual({ late: 10 });
       expect(count(await caller.lease('n1', 20))).toEqual({ late: 15, early: 5 });
       expect(count(await caller.lease('n1', 10))).toEqual({ late: 5, early: 5 });
@@ -108,7 +108,7 @@ describe('scheduling', () => {
 
     it('with callbacks are held back only by ended tasks, not by running ones', async () => {
       await start({ max_uncollected_results: 2 });
-      // No server listens on this port, so ended results stay uncollected.
+      // No server listens on this port, so the results of ended tasks stay uncollected.
       const called = { callback_url: 'http://127.0.0.1:9/done', num_samples: 4 };
       await caller.submit(task(called));
       await caller.submit(task({ ...called, task_id: 'next' }));
@@ -191,7 +191,7 @@ describe('scheduling', () => {
       await caller.deliver('n1', summaryOf(lease as Lease, 'agent_timeout', { reward: null }));
       await caller.submit(task({ task_id: 'again', duration_key: 'k' }));
       await caller.submit(task({ task_id: 'other', duration_key: 'unknown' }));
-      // The expected duration of both is that of the one that completed.
+      // Only the completed session counts, so the expected duration of both sessions is its duration.
       expect(await order()).toEqual(['again', 'other']);
     });
 
@@ -209,7 +209,7 @@ describe('scheduling', () => {
     await caller.submit(task({ task_id: 'big', num_samples: 1000 }));
     await caller.submit(task({ task_id: 'next' }));
     await caller.call('DELETE', '/rollout/task/big');
-    // Its queued sessions are ended by the claim that finds them.
+    // The queued sessions of the cancelled task are ended when a claim finds them.
     expect((await caller.lease('n1', 10)).map((lease) => lease.task_id)).toEqual(['next']);
     await running.server.sweep();
     expect(await caller.taskStatus('big')).toMatchObject({ status: 'cancelled', completed_sessions: 1000 });

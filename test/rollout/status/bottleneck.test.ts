@@ -27,7 +27,7 @@ function node(metrics: Partial<NodeStageMetrics> = {}, fields: Partial<NodeFacts
   };
 }
 
-/** 9 sessions wait, and a node has free capacity. */
+/** Makes service facts for a test. By default 9 sessions wait and one node has free capacity; `fields` overrides this. */
 function facts(fields: Partial<ServiceFacts> = {}): ServiceFacts {
   return {
     storeFailure: null,

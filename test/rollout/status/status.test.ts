@@ -9,7 +9,7 @@ import { Caller } from '../call.ts';
 import { MemoryBlobs } from '../memory-blobs.ts';
 import { METRICS, summaryOf, task } from '../workbench.ts';
 
-/** A store that refuses writes, or writes and reads, when the test wants it. */
+/** A store that refuses writes, or both writes and reads, as the test sets it. */
 class FailingStore implements Store {
   private readonly inner = new MemoryStore();
   writes: string | null = null;

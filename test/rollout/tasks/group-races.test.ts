@@ -97,7 +97,10 @@ class Groups {
     }
   }
 
-  /** Checks the invariant: every requested sample and every refill is open or has ended once, and is counted as it ended. */
+  /**
+   * Checks that every requested sample and every refill is either open or has ended once, and is counted according to how it ended.
+   * Returns whether the task has ended.
+   */
   async check(id: string, asked: Partial<TaskRequestInput> & { num_samples: number }): Promise<boolean> {
     const status = await this.caller.taskStatus(id);
     const { body } = await this.caller.call<{ sessions: SessionView[] }>('GET', `/tasks/${id}/sessions`);
@@ -145,7 +148,7 @@ describe('the server', () => {
         await groups.start();
         for (const [i, one] of asked.entries()) await groups.caller.submit(task({ ...one, task_id: `t${i}` }));
         for (const [first, beside] of pairs) {
-          // A restart runs alone; all other steps may run concurrently.
+          // A restart must not run concurrently with another step; any two other steps may.
           const alone = first.kind === 'restart' || beside?.kind === 'restart';
           if (alone || beside === null) {
             await groups.run(first);
@@ -155,7 +158,7 @@ describe('the server', () => {
           }
           for (const [i, one] of asked.entries()) await groups.check(`t${i}`, one);
         }
-        // A session has at most two attempts, and is refilled at most three times.
+        // Ten rounds suffice for all sessions to end, because a session has at most two attempts and is refilled at most three times.
         for (let round = 0; round < 10; round++) {
           await groups.run({ kind: 'lease', slots: 100 });
           await groups.run({ kind: 'wait', seconds: 60 });

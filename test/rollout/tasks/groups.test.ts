@@ -35,7 +35,7 @@ describe('a group', () => {
     expect(group).toEqual({
       requested: 6,
       usable: 1,
-      // A sample without a reward is not part of the mean.
+      // The sample without a reward is not part of the group's mean reward.
       in_baseline: 3,
       unusable: { no_tokens: 1, no_reward: 1, agent_timeout: 1, env_error: 1 },
       open: 1,
@@ -103,7 +103,7 @@ describe('a group', () => {
     expect(events.filter((event) => event.type === 'task.completed')).toEqual([
       { type: 'task.completed', task_id: id, status: 'completed', group: status.group },
     ]);
-    // The node is notified of the session that it still runs, and its result is refused if it delivers one nevertheless.
+    // The node is notified to stop the session that it still runs. If it delivers a result nevertheless, the result is refused.
     if (d === undefined) throw new Error('four were queued');
     const { stop } = await caller.heartbeat('n1', [d]);
     expect(stop).toEqual([{ session_id: d.session_id, epoch: d.epoch, reason: 'cancelled' }]);

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { BlobStore } from '../../../src/store/index.ts';
 
-/** An empty store, a function that opens it once more, and the file that holds a blob. */
+/** A blob store to test: the empty store, a function that opens it once more, and a function that returns the path of a blob's file. */
 export type BlobPlace = {
   readonly store: BlobStore;
   readonly again: () => Promise<BlobStore>;
@@ -13,7 +13,7 @@ export type BlobPlace = {
 
 const HOUR_MS = 3_600_000;
 
-/** The contract of every blob store. `open` returns an empty one whose files the tests can reach. */
+/** Tests that hold for every blob store. `open` returns an empty one whose files the tests can reach. */
 export function describeBlobs(name: string, open: () => Promise<BlobPlace>): void {
   describe(name, () => {
     let place: BlobPlace;
@@ -114,7 +114,7 @@ async function age(path: string, toMs: number): Promise<void> {
   await utimes(path, toMs / 1000, toMs / 1000);
 }
 
-/** The names of all blobs that are older than `beforeMs`. */
+/** Returns the names of all blobs that are older than `beforeMs`. */
 async function namesOf(store: BlobStore, beforeMs = Number.MAX_SAFE_INTEGER): Promise<string[]> {
   const names: string[] = [];
   for await (const name of store.olderThan(beforeMs)) names.push(name);

@@ -12,27 +12,33 @@ import { findTool } from '../../../verify/services/tools.ts';
 const PROGRAM = 'versitygw';
 const BUCKET = 'floe';
 
-/** The program of the S3 server, from `$FLOE_S3_SERVER`, the PATH or the directory of `npm run verify -- install`; `null` when missing. */
+/**
+ * Returns the path of the S3 server's program, from `$FLOE_S3_SERVER`, the PATH or the directory of `npm run verify -- install`; `null`
+ * when it is missing.
+ */
 function findS3Server(): string | null {
   const configured = process.env.FLOE_S3_SERVER;
   return configured !== undefined && existsSync(configured) ? configured : findTool(PROGRAM);
 }
 
-/** Why the S3 server cannot be started on this machine, with the command that helps; `null` when it can. */
+/** Returns why the S3 server cannot be started on this machine, with the command that installs it; `null` when it can. */
 export function s3Missing(): string | null {
   return findS3Server() === null ? `${PROGRAM} is not installed: npm run verify -- install` : null;
 }
 
 export type S3Server = {
   readonly url: (prefix: string, fields?: Readonly<Record<string, string>>) => string;
-  /** The directory with the files of the bucket. */
+  /** The directory with the files of the server's only bucket. */
   readonly bucketDir: string;
   stop(): Promise<void>;
   start(): Promise<void>;
   close(): Promise<void>;
 };
 
-/** Starts a real S3 server on a temporary directory with one bucket. The credentials are put into the environment, as for AWS. */
+/**
+ * Starts a real S3 server on a temporary directory with one bucket. The credentials are put into the environment, where a client of AWS
+ * expects them.
+ */
 export async function startS3(): Promise<S3Server> {
   const program = findS3Server();
   if (program === null) throw new Error('there is no S3 server');
