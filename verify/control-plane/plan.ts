@@ -15,10 +15,13 @@ export type NodePlan = {
 };
 
 export type TaskPlan = {
+  /** Virtual time of the submission. */
   readonly atMs: number;
   readonly request: TaskRequestInput;
+  /** Virtual time at which the task is cancelled, which may be before its submission; `null` when it is not cancelled. */
   readonly cancelAtMs: number | null;
-  readonly cancelOneAtMs: number | null;
+  /** Virtual time at which one of its sessions is cancelled; `null` when none is. */
+  readonly cancelSessionAtMs: number | null;
 };
 
 export type TrainerPlan = {
@@ -80,6 +83,7 @@ export type Plan = {
 /** Share of the simulations without any fault. */
 const FAULTLESS_SHARE = 0.2;
 
+/** Derives the plan of a simulation from its seed. */
 export function createPlan(seed: number): Plan {
   const random = new SeededRandom(seed);
   const isFaultless = random.chance(FAULTLESS_SHARE);
@@ -206,6 +210,6 @@ function taskPlan(random: SeededRandom, trainer: string, index: number, callback
     callback_results: random.chance(0.5) ? 'full' : 'summary',
   };
   const cancelAtMs = random.chance(0.2) ? atMs + random.between(-300, 3_000) : null;
-  const cancelOneAtMs = random.chance(0.15) ? atMs + random.between(0, 3_000) : null;
-  return { atMs, request, cancelAtMs, cancelOneAtMs };
+  const cancelSessionAtMs = random.chance(0.15) ? atMs + random.between(0, 3_000) : null;
+  return { atMs, request, cancelAtMs, cancelSessionAtMs };
 }

@@ -110,7 +110,8 @@ export class SimTrainer implements CallbackReceiver {
       }
       if (task.cancelAtMs !== null && request.task_id === undefined)
         await this.cancelAt(task.cancelAtMs, reply.task_id);
-      if (task.cancelOneAtMs !== null) await this.cancelSessionAt(task.cancelOneAtMs, random.pick(reply.session_ids));
+      if (task.cancelSessionAtMs !== null)
+        await this.cancelSessionAt(task.cancelSessionAtMs, random.pick(reply.session_ids));
     } catch (thrown) {
       const { code, message } = asFloeError(thrown);
       timeline.record(this.host.name, `task ${name} is refused: ${code}`);
