@@ -15,7 +15,12 @@ const configSchema = z.strictObject({
     .describe(
       'expected status of each test id, `{"<test id>": "PASSED" | "FAILED" | "ERROR" | "SKIPPED"}`, as an object or as JSON text',
     ),
-  repo_dir: z.string().min(1).nullable().default(null).describe('path in the sandbox; null for the workdir'),
+  repo_dir: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('path of the git repository in the sandbox; null for the workdir'),
   patch_command: z
     .string()
     .min(1)
@@ -24,8 +29,12 @@ const configSchema = z.strictObject({
     .describe(
       "command that prints the agent's work as a git patch; null takes all changes since the fresh runtime's HEAD",
     ),
-  test_timeout: z.number().gt(0).default(1200).describe('seconds'),
-  apply_timeout: z.number().gt(0).default(60).describe('seconds for creating the patch, and the same for applying it'),
+  test_timeout: z.number().gt(0).default(1200).describe('time limit of the test command in seconds'),
+  apply_timeout: z
+    .number()
+    .gt(0)
+    .default(60)
+    .describe('time limit in seconds of each command that creates or applies the patch'),
   exclude_patterns: z
     .array(z.string().min(1))
     .default([])

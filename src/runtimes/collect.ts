@@ -2,7 +2,10 @@ import { posix } from 'node:path';
 import { MIB } from '../core/bytes.ts';
 import type { ExecResult, Runtime } from './runtime.ts';
 
-/** Most characters of the reason why artifacts are missing. The agent controls its text, and it is stored in a database row. */
+/**
+ * Most characters of the reason why artifacts are missing. It is limited because the agent controls its text, and it is stored in a
+ * database row.
+ */
 const REASON_CHARS = 600;
 /** Highest exit code of `tar` that means a warning: it has packed all that it could read, but some files were unreadable. */
 const MAX_TAR_WARNING_CODE = 2;
@@ -12,11 +15,11 @@ const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
 const EMPTY_GZIP_BYTES = 20;
 
 /**
- * Packs the directories `artifacts` and `logs` and further paths of a folder into one compressed archive, and prints the archive's path
- * and the result of each step, as one `word value` per output line. It packs files, directories and links (as links) and opens nothing
- * else. Names in the archive come from a temporary folder of links to the sources, which works with every `tar`; these links, whose names
- * end in a slash, are not packed. Other file systems are not entered. Arguments: the folder, the most bytes to write, paths below the
- * folder.
+ * Shell script that packs the directories `artifacts` and `logs` and further paths of a folder into one compressed archive. Prints the
+ * archive's path and the result of each step, as one `word value` per output line. It packs files, directories and links (as links) and
+ * opens nothing else. Names in the archive come from a temporary folder of links to the sources, which works with every `tar`; these
+ * links, whose names end in a slash, are not packed. Other file systems are not entered. Arguments: the folder, the most bytes to write,
+ * paths below the folder.
  */
 const PACK_SCRIPT = `base=\${1%/}; limit=$2; shift 2
 cd "$base/" && stage=$(mktemp -d) || exit 1

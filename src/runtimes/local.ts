@@ -32,9 +32,9 @@ const MARK = 'FLOE_COMMAND_MARK';
 const SESSION_DIRS = ['work', 'home', 'tmp', 'artifacts', 'logs'];
 
 /**
- * Joins a control group if that is allowed (a process cannot leave it by forking), sets the limits that every system supports, and
- * replaces itself by the command. Where util-linux is installed, `setpriv` makes the command die with its parent. Arguments: the group's
- * directory or an empty string, largest file in blocks or an empty string, the command.
+ * Shell script that starts a command. Joins a control group if that is allowed (a process cannot leave it by forking), sets the limits
+ * that every system supports, and replaces itself by the command. Where util-linux is installed, `setpriv` makes the command die with its
+ * parent. Arguments: the group's directory or an empty string, largest file in blocks or an empty string, the command.
  */
 const EXEC_SCRIPT = `[ -z "$1" ] || { echo 0 >"$1/cgroup.procs"; } 2>/dev/null || :
 ulimit -c 0
@@ -54,7 +54,7 @@ export type LocalOptions = {
   readonly clock: Clock;
   readonly stateDir: string;
   readonly owner: Owner;
-  /** Resolves with the control groups of this process; `null` when it may not create any. */
+  /** Resolves with an object that creates control groups; `null` when this process may not create any. */
   readonly cgroups: () => Promise<Cgroups | null>;
 };
 
@@ -103,7 +103,7 @@ export class LocalProvider implements RuntimeProvider {
 }
 
 export type LocalParts = SandboxParts & {
-  /** Random text in the mark of the sandbox's commands, so that another session cannot guess the mark. */
+  /** Random part of the environment variable that marks the sandbox's commands, so that another session cannot guess its value. */
   readonly token: string;
 };
 

@@ -38,7 +38,7 @@ export const skillSchema = z.strictObject({
       z.string(),
     )
     .refine((files) => 'SKILL.md' in files, 'needs a SKILL.md')
-    .describe('content of each file by its path'),
+    .describe('content of each file by its path in the skill folder'),
 });
 export type Skill = z.infer<typeof skillSchema>;
 
@@ -59,7 +59,7 @@ export const agentSpecSchema = z.strictObject({
     .describe('further model names that are routed to the policy, `*` for any; calls with other names are rejected'),
   env: environmentSchema.default({}),
   settings: metadataSchema.default({}).describe('settings of the harness adapter, which validates them'),
-  system_prompt: z.string().min(1).optional().describe("appended to the harness's own system prompt"),
+  system_prompt: z.string().min(1).optional().describe("text that is appended to the harness's own system prompt"),
   max_turns: z
     .int()
     .min(1)

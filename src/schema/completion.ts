@@ -65,7 +65,7 @@ export const completionFields = {
     completionId: z.string(),
     sessionId: idSchema,
     attempt: z.int(),
-    index: z.int().describe('order of arrival within the attempt'),
+    index: z.int().describe('number of the call in the attempt, in the order of arrival, from 0'),
   },
   origin: {
     dialect: dialectNameSchema,

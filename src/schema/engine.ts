@@ -40,7 +40,12 @@ export type ThinkingRetention = z.infer<typeof thinkingRetentionSchema>;
 /** Rate limits of a provider of engines. The number of concurrent calls is limited separately, by the engine's `max_concurrency`. */
 export const engineLimitsSchema = z.strictObject({
   requests_per_minute: z.int().min(1).nullable().default(null),
-  tokens_per_minute: z.int().min(1).nullable().default(null).describe('tokens of prompts and replies together'),
+  tokens_per_minute: z
+    .int()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('most tokens per minute, counting prompts and replies'),
 });
 export type EngineLimits = z.infer<typeof engineLimitsSchema>;
 
@@ -58,17 +63,22 @@ export const engineSpecSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe('name of the model; null selects the first model that the server lists'),
-  api_key: z.string().min(1).nullable().default(null).describe('sent as a bearer token; never shown or logged'),
+  api_key: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('key that is sent as a bearer token; never shown or logged'),
   logprobs_mode: logprobsModeSchema
     .default('processed')
     .describe(
-      'distribution of its log-probabilities; an engine that reports its own setting overrides this (vLLM does not report it)',
+      'distribution of the log-probabilities of the engine; an engine that reports its own setting overrides this (vLLM does not report it)',
     ),
   stream: z
     .enum(['auto', 'off'])
     .default('auto')
     .describe(
-      'auto: replies to streaming requests are relayed as the engine samples them; off: harnesses receive them whole',
+      'how streaming requests are answered; auto: replies are relayed as the engine samples them; off: harnesses receive each reply as a whole',
     ),
   max_concurrency: z
     .int()
@@ -106,7 +116,9 @@ const boundarySchema = z.enum(['kept', 'dropped', 'unknown']);
 export const templateFactsSchema = z.object({
   close_ids: z
     .array(z.int())
-    .describe('token ids that close an assistant turn; empty when unknown, and then no prompt is spliced'),
+    .describe(
+      'token ids that close an assistant turn; an empty list when they are unknown, and then no prompt is spliced',
+    ),
   tail_render: z
     .boolean()
     .describe('whether new messages render the same after the last turn alone as after the whole conversation'),
@@ -210,7 +222,9 @@ export const engineOnNodeSchema = z.object({
 /** One engine in the reply of `GET /engines`. */
 export const engineViewSchema = z.object({
   engine_id: idSchema,
-  source: z.enum(['registered', 'node']).describe('node: configured on the node itself; registered: through the API'),
+  source: z
+    .enum(['registered', 'node'])
+    .describe('where the engine was added; node: in the configuration of the node; registered: through the API'),
   kind: engineKindSchema,
   base_url: z.string(),
   pool: idSchema,
@@ -229,7 +243,7 @@ export const engineChangeSchema = z.object({
   revision: z.int(),
   engine_ids: z.array(idSchema).describe('engines that were added or removed; after any other change, all engines'),
   done: z.array(idSchema),
-  pending: z.array(idSchema).describe('healthy nodes that did not apply the change within the wait'),
+  pending: z.array(idSchema).describe('healthy nodes that did not apply the change within the requested wait'),
   problems: z.array(z.object({ node_id: idSchema, engine_id: z.string(), message: z.string() })),
 });
 export type EngineChange = z.infer<typeof engineChangeSchema>;
@@ -245,5 +259,5 @@ export const versionRequestSchema = z.strictObject({ version: z.string().min(1).
 
 /** The body of `POST /add_llm_server`, which is compatible with ProRL Agent. */
 export const addServerSchema = z.object({
-  address: z.string().min(1).max(2048).describe('host:port or URL, with or without /v1'),
+  address: z.string().min(1).max(2048).describe('host:port or URL of the engine, with or without /v1'),
 });

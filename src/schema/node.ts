@@ -153,6 +153,8 @@ export type DeliveryReply = z.infer<typeof deliveryReplySchema>;
 /** The server's acknowledgement of a partial result, which it sends once the partial result is durable on disk. */
 export const partialReplySchema = z.object({
   session_id: idSchema,
-  duplicate: z.boolean().describe('whether this attempt had already delivered; the server keeps the first delivery'),
+  duplicate: z
+    .boolean()
+    .describe('whether this attempt had already been delivered; the server keeps the first delivery'),
 });
 export type PartialReply = z.infer<typeof partialReplySchema>;

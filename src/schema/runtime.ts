@@ -87,6 +87,6 @@ export const runtimeSpecSchema = z.strictObject({
     .number()
     .gt(0)
     .default(16)
-    .describe('MiB of output that are kept of one command; the rest is counted and dropped'),
+    .describe('most MiB of output that are kept of one command; the rest is counted and dropped'),
 });
 export type RuntimeSpec = z.infer<typeof runtimeSpecSchema>;

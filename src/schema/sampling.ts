@@ -8,7 +8,7 @@ import { responseFormatSchema } from './chat.ts';
 export const samplingSchema = z.strictObject({
   temperature: z.number().min(0).max(10).default(1),
   top_p: z.number().gt(0).max(1).default(1),
-  top_k: z.int().min(0).default(0).describe('0 for no limit'),
+  top_k: z.int().min(0).default(0).describe('number of most probable tokens from which to sample; 0 for all tokens'),
   min_p: z.number().min(0).max(1).default(0),
   repetition_penalty: z.number().gt(0).max(10).default(1),
   max_tokens: z

@@ -68,7 +68,7 @@ export type SessionError = z.infer<typeof sessionErrorSchema>;
 /** How the harness process ended, for the diagnosis of failed runs. */
 export const agentReportSchema = z.object({
   exit_code: z.int().nullable(),
-  turns: countSchema.describe('model calls that received a reply'),
+  turns: countSchema.describe('number of model calls that received a reply'),
   stdout_tail: z.string(),
   stderr_tail: z.string(),
   isolation: z.enum(['sandboxed', 'none']),
@@ -79,7 +79,7 @@ export type AgentReport = z.infer<typeof agentReportSchema>;
  * Describes the archive of the files that the agent left. It is `null` for a session without such files and for a task that keeps none.
  */
 export const artifactsReportSchema = z.object({
-  bytes: z.int().min(0).describe('size of the archive; 0 when there is no archive'),
+  bytes: z.int().min(0).describe('size of the archive in bytes; 0 when there is no archive'),
   omitted: z
     .string()
     .nullable()
@@ -134,7 +134,7 @@ export const sessionResultSchema = sessionSummarySchema.extend({
 });
 export type SessionResult = z.infer<typeof sessionResultSchema>;
 
-/** One sample of a task, as in lists of sessions. */
+/** One sample of a task, in the form in which lists of sessions contain it. */
 export const sessionViewSchema = z.object({
   session_id: idSchema,
   task_id: idSchema,
@@ -143,7 +143,7 @@ export const sessionViewSchema = z.object({
   attempt: z.int(),
   epoch: z.int(),
   node_id: z.string().nullable(),
-  turns: z.int().describe('model calls that have received a reply so far'),
+  turns: z.int().describe('number of model calls that have received a reply so far'),
   sampled_tokens: z.int(),
   created_at: timestampSchema,
   updated_at: timestampSchema,
@@ -153,13 +153,18 @@ export const sessionViewSchema = z.object({
 });
 export type SessionView = z.infer<typeof sessionViewSchema>;
 
-/** One delivered attempt at a session: the one that ended it, one that led to a retry, or the partial result of an interrupted one. */
+/**
+ * One attempt that a node has delivered: the attempt that ended its session, an attempt after which the session was retried, or the
+ * partial result of an interrupted attempt.
+ */
 export const attemptViewSchema = z.object({
   attempt: z.int(),
   epoch: z.int(),
   kind: z
     .enum(['result', 'retried', 'partial'])
-    .describe('partial: the node died or lost the lease; its records are kept but never trained on'),
+    .describe(
+      'how the attempt ended; partial: its node died or lost the lease, and its records are kept but never trained on',
+    ),
   delivered_at: timestampSchema,
   summary: sessionSummarySchema,
   parts: z

@@ -25,7 +25,9 @@ export const taskStatusSchema = z.object({
   total_sessions: z.int(),
   completed_sessions: z.int(),
   group: groupReportSchema,
-  results: z.array(sessionSummarySchema).describe('finished sessions; full SessionResults with ?results=full'),
+  results: z
+    .array(sessionSummarySchema)
+    .describe('finished sessions, as summaries; with ?results=full, as complete SessionResults'),
 });
 export type TaskStatus = z.infer<typeof taskStatusSchema>;
 
@@ -35,16 +37,18 @@ export const taskResultSchema = z.object({
   status: taskStateSchema,
   callback_results: z
     .enum(['full', 'summary'])
-    .describe('summary: every trajectory is null here and can be fetched from result_paths'),
+    .describe(
+      'whether results contain trajectories; summary: every trajectory is null and can be fetched from result_paths',
+    ),
   group: groupReportSchema,
   results: z.array(sessionResultSchema),
-  result_paths: z.array(z.string()).describe('API paths from which each result can be fetched'),
+  result_paths: z.array(z.string()).describe('API path of each result'),
 });
 export type TaskResult = z.infer<typeof taskResultSchema>;
 
 export const resultsPageSchema = z.object({
   results: z.array(sessionResultSchema),
-  next_cursor: z.int().describe('pass as `after` to get the next page'),
+  next_cursor: z.int().describe('cursor to pass as `after` to get the next page'),
 });
 export type ResultsPage = z.infer<typeof resultsPageSchema>;
 
@@ -66,7 +70,7 @@ export const rolloutStatusSchema = z.object({
   limits: z.record(z.string(), z.union([z.number(), z.string(), z.boolean(), z.null()])),
   holding_back: z
     .array(z.object({ limit: z.string(), where: z.string(), count: z.int(), what: z.string() }))
-    .describe('limits that work waits for at present'),
+    .describe('limits because of which work waits at present'),
   trainers: z.array(
     z.object({
       trainer: z.string(),
@@ -77,12 +81,12 @@ export const rolloutStatusSchema = z.object({
       held_back: z
         .string()
         .nullable()
-        .describe('why its sessions are not leased although nodes request work; null when they are'),
+        .describe("why the trainer's sessions are not leased although nodes request work; null when they are leased"),
     }),
   ),
   counters: z
     .record(z.string(), z.int())
-    .describe('requests and results that limits and fences rejected since the server started'),
+    .describe('counts of events since the server started, such as refused results, expired leases and retries'),
   stages: stageMeansSchema.describe('mean times of the results that this server process received'),
   hints: z
     .array(z.object({ node_id: idSchema, setting: z.string(), value: z.int(), suggested: z.int(), why: z.string() }))

@@ -20,18 +20,20 @@ export const evaluatorSpecSchema = z.strictObject({
   refresh_runtime: z
     .boolean()
     .default(false)
-    .describe('evaluate in a fresh runtime that is prepared with `eval_prepare`'),
+    .describe('whether to evaluate in a fresh runtime that is prepared with `eval_prepare`'),
 });
 export type EvaluatorSpec = z.infer<typeof evaluatorSpecSchema>;
 
 export const budgetsSchema = z.strictObject({
-  init: z.number().gt(0).optional().describe('seconds'),
-  agent: z.number().gt(0).optional().describe('seconds'),
+  init: z.number().gt(0).optional().describe('time limit of INIT in seconds'),
+  agent: z.number().gt(0).optional().describe('time limit of the agent in seconds'),
   eval: z
     .number()
     .gt(0)
     .optional()
-    .describe('seconds, in addition to timeout_seconds; when absent, evaluation uses the rest of timeout_seconds'),
+    .describe(
+      'time limit of the evaluation in seconds, in addition to timeout_seconds; when absent, the evaluation uses the rest of timeout_seconds',
+    ),
   stall: z
     .number()
     .gt(0)
@@ -147,7 +149,7 @@ export const taskRequestSchema = z.strictObject({
   timeout_clock: z
     .enum(['active', 'wall'])
     .default('active')
-    .describe('active: time in queues does not count; wall: it does'),
+    .describe('whether time in queues counts against the time limit; active: it does not; wall: it does'),
   budgets: budgetsSchema.default({}),
   max_attempts: z
     .int()
@@ -155,7 +157,10 @@ export const taskRequestSchema = z.strictObject({
     .max(10)
     .default(3)
     .describe('maximum number of attempts at one session when the infrastructure fails'),
-  runtime: runtimeSpecSchema.nullable().default(null).describe("null for the node's default runtime"),
+  runtime: runtimeSpecSchema
+    .nullable()
+    .default(null)
+    .describe("sandbox of each session; null for the node's default runtime"),
   agent: agentSpecSchema,
   sampling: samplingSchema.prefault({}),
   engine: taskEngineSchema.prefault({}).describe('engines that sample the task and how they are prompted'),
@@ -174,7 +179,7 @@ export const taskRequestSchema = z.strictObject({
     .string()
     .nullable()
     .default(null)
-    .describe("the trainer's policy version at submission; recorded, not used"),
+    .describe("the trainer's policy version at submission; floe only records it"),
   traceparent: traceparentSchema
     .nullable()
     .default(null)
@@ -203,6 +208,6 @@ export const taskSummarySchema = z.object({
   created_at: timestampSchema,
   total_sessions: z.int(),
   completed_sessions: z.int().describe('sessions in a terminal state, whatever their outcome'),
-  mean_reward: z.number().nullable().describe('mean over the sessions that have a reward; null when none has'),
+  mean_reward: z.number().nullable().describe('mean reward of the sessions that have one; null when none has a reward'),
 });
 export type TaskSummary = z.infer<typeof taskSummarySchema>;

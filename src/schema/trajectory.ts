@@ -42,7 +42,7 @@ export const traceSchema = z.object({
     .array(z.int().min(0).max(1))
     .describe('1 where the policy sampled the token and it is trained in this trace, else 0'),
   response_logprobs: z.array(z.number()).describe('log-probability of each response token; 0 where loss_mask is 0'),
-  version_spans: z.array(versionSpanSchema).describe('spans over the response positions with loss_mask 1'),
+  version_spans: z.array(versionSpanSchema).describe('policy versions of the response positions with loss_mask 1'),
   prompt_messages: z.array(chatMessageSchema),
   response_messages: z.array(chatMessageSchema),
   tools: z.array(chatToolSchema),
@@ -69,7 +69,7 @@ export const auditSchema = z.object({
     excluded: z.record(z.string(), z.int()),
   }),
   links: z.record(linkKindSchema, z.int()),
-  drift: z.partialRecord(driftClassSchema, z.int()).describe('causes of the `rerendered` links'),
+  drift: z.partialRecord(driftClassSchema, z.int()).describe('number of `rerendered` links by cause'),
   exact_context_share: z
     .number()
     .nullable()

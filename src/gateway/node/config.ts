@@ -56,10 +56,10 @@ export const gatewayConfigSchema = z.strictObject({
     .default(null)
     .describe('PEM files of the control listener, reloaded when they change; null for plain HTTP'),
   state_dir: z.string().min(1),
-  harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
+  harness_dir: z.string().min(1).describe('directory into which `floe harness install` installs harnesses'),
   pools: poolSizesSchema.prefault({}),
   dispatch_policy: nodeRegistrationSchema.shape.dispatch_policy.describe(
-    'how sessions overlap; see docs/scheduling.md',
+    'how the stages of different sessions overlap; see docs/scheduling.md',
   ),
   start_limits: z
     .partialRecord(runtimeBackendSchema, z.int().min(1).max(10_000))
@@ -76,7 +76,9 @@ export const gatewayConfigSchema = z.strictObject({
     .describe("how a pool picks the engine for a session's next model call"),
   engine_locality: engineLocalitySchema
     .default('none')
-    .describe("whether engines of the node's own host come first while they have capacity (max_concurrency, limits)"),
+    .describe(
+      "whether engines on the node's own host are preferred while they have capacity (max_concurrency, limits)",
+    ),
   host: z
     .string()
     .min(1)
@@ -90,7 +92,9 @@ export const gatewayConfigSchema = z.strictObject({
   builders: z
     .record(idSchema, z.string().min(1))
     .default({})
-    .describe('modules of custom builders by the names that tasks use; see docs/guides/write-a-builder.md'),
+    .describe(
+      'path of the module of each custom builder, by the name that tasks use; see docs/guides/write-a-builder.md',
+    ),
   allow_local: z
     .boolean()
     .default(false)
@@ -115,7 +119,7 @@ export const gatewayConfigSchema = z.strictObject({
     .number()
     .gt(0)
     .default(1024)
-    .describe('undelivered results, in MiB, beyond which the node leases no more sessions'),
+    .describe('size of undelivered results in MiB at which the node leases no more sessions'),
 });
 export type GatewayConfig = z.infer<typeof gatewayConfigSchema>;
 export type GatewayConfigInput = z.input<typeof gatewayConfigSchema>;

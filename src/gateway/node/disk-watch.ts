@@ -3,15 +3,15 @@ import { join } from 'node:path';
 import { MIB } from '../../core/bytes.ts';
 import { type OpenAppendFile, openAppendFile } from '../../proxy/journal/append-file.ts';
 
-/** Free space below which a disk counts as full. Each session needs disk space for its sandbox and its records. */
+/** Number of free bytes below which a disk counts as full. Each session needs disk space for its sandbox and its records. */
 const MIN_FREE_BYTES = 16 * MIB;
 const PROBE = Buffer.alloc(4096);
 const PROBE_NAME = 'disk-probe';
 
 type DiskWatchOptions = {
-  /** Opens the file of the test write. Replaced in tests. */
+  /** Opens the file to which a test write is made. Only tests replace this function. */
   readonly openFile?: OpenAppendFile;
-  /** Returns the bytes of the directory's disk that this process may still write. Replaced in tests. */
+  /** Returns how many bytes this process may still write to the directory's disk. Only tests replace this function. */
   readonly freeBytes?: (dir: string) => Promise<number>;
 };
 

@@ -243,7 +243,7 @@ async function assemble(
   cleanups.push(() => control.close());
   await agent.start();
   cleanups.push(() => agent.close());
-  // Starts after the agent, so that new sessions do not wait for the recovery of earlier ones.
+  // The recovery starts after the agent, so that new sessions do not wait for the recovery of earlier ones.
   recovery.start();
   return {
     nodeId: config.node_id,
@@ -257,8 +257,8 @@ async function assemble(
 }
 
 /**
- * Returns a journal that refuses the completions of an attempt whose lease expired while this process was suspended. The proxy then does
- * not send the reply either.
+ * Wraps the capture journal so that it refuses a completion when the lease of its attempt expired while this process was suspended. The
+ * proxy then does not send the reply to the agent either.
  */
 function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAgent): CompletionJournal {
   return {

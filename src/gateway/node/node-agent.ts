@@ -124,7 +124,8 @@ export class NodeAgent {
       await api.register(registration, this.stopping.signal);
       log.info({ node_id: api.nodeId }, 'node registered');
     });
-    // The reply lists the engines. One that was removed while the node was down must be removed here before a session can use it.
+    // The reply to this heartbeat lists the engines. An engine that was removed while the node was down is thus removed before a session
+    // can use it.
     await this.heartbeat(0);
     this.fence.start();
     this.leaseLoopDone = this.leaseLoop();
@@ -328,7 +329,7 @@ export class NodeAgent {
   /** Delivers the result of an attempt, or a partial result when the attempt has lost its lease. */
   private async sendResult(attempt: Attempt, finished: DeliveredResult): Promise<CallOutcome> {
     const { api } = this.deps;
-    // A signal that never aborts, because the shutdown signal would cut off the delivery of the results of stopped sessions.
+    // Uses a signal that never aborts, because the shutdown signal would cut off the delivery of the results of stopped sessions.
     const { signal } = new AbortController();
     if (attempt.stopReason !== 'lease_lost') {
       const outcome = await this.retryCall(

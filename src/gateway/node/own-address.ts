@@ -5,8 +5,9 @@ import { ServerList } from '../../client/server-list.ts';
 import { FloeError } from '../../core/errors.ts';
 
 /**
- * Returns the address from which this machine sends packets to a rollout server, the first one when `servers` lists several. No packet is
- * sent. Returns the host name when the address cannot be determined, for example because the server's name does not resolve.
+ * Returns the address from which this machine sends packets to a rollout server; when `servers` lists several, to the first of them. No
+ * packet is sent to find it. Returns the host name when the address cannot be determined, for example because the server's name does not
+ * resolve.
  */
 export async function ownAddress(servers: string): Promise<string> {
   const url = firstServer(servers);

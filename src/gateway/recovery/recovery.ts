@@ -80,7 +80,7 @@ export class Recovery {
     });
   }
 
-  /** Stops the deliveries and resolves when they have stopped. The next process of this state directory makes the remaining ones. */
+  /** Stops the deliveries and resolves when they have stopped. The next process of this state directory makes the remaining deliveries. */
   async close(): Promise<void> {
     this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
     await this.running;
@@ -220,7 +220,8 @@ export class Recovery {
       { node_id: record.node_id, instance: record.instance, damaged_records: undecodable },
     );
     const { summary, ...parts } = await partialResultOf(attempt, completions, { builders, engines, nodeId }, reason);
-    // Measured by the earlier process, from the start of the attempt to its last completion; the attempt here was only just created.
+    // Replaces the duration, which would be the age of the object created above, by the time in the earlier process from the start of the
+    // attempt to its last completion.
     const total_ms = last === undefined ? 0 : Math.max(0, last.timestampMs + last.totalMs - record.begun_ms);
     return { ...parts, summary: { ...summary, timing: { ...summary.timing, total_ms } } };
   }

@@ -39,14 +39,15 @@ const OWNER = 'owner-id';
 const OWNER_ID = /^[0-9a-f]{16}$/;
 const FORMAT = 'format';
 /**
- * Content of the file `format`. To be changed when a gateway can no longer read the journal or the attempt records of an earlier version.
+ * Content of the file `format`. It must be changed when a gateway can no longer read the journal or the attempt records of an earlier
+ * version.
  */
 const FORMAT_ID = 'floe-gateway-1';
 
 /**
  * Locks `dir` for this process, and ends or removes what an earlier process of the same directory left of its sessions: processes, control
- * groups, mounts, directories and sockets. Throws `setup_failed` when a live process uses the directory. Throws it also, and then changes
- * nothing, when the directory contains files of another format.
+ * groups, mounts, directories and sockets. Throws `setup_failed`, without changing a file, when a live process uses the directory or it
+ * contains files of another format.
  */
 export async function openStateDir(dir: string, clock: Clock): Promise<StateDir> {
   await mkdir(dir, { recursive: true, mode: 0o700 });

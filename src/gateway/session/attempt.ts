@@ -14,7 +14,7 @@ import type {
 import type { AuditTally } from '../../tokens/audit.ts';
 import type { Failure } from './failure.ts';
 
-/** Why the node ends a session early. */
+/** Why the node stops an attempt early: its session was cancelled, its lease was lost, or the node shuts down. */
 export type StopReason = 'cancelled' | 'lease_lost' | 'shutdown';
 
 /** When an attempt's lease was last renewed, as far as this node knows. */

@@ -48,7 +48,7 @@ export type PostrunInput = {
   /** The evaluator of the task; `null` when the task has none. */
   readonly evaluator: Evaluator | null;
   readonly completions: readonly Completion[];
-  /** The agent's artifacts; `null` when none were collected. */
+  /** The archive of the agent's artifacts, or why there is none; `null` when no artifacts were collected. */
   readonly artifacts: Collected | null;
   readonly builders: BuilderRegistry;
   readonly engines: Decoder;

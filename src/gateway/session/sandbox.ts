@@ -63,7 +63,7 @@ export class StartLimits {
 export type SandboxOptions = {
   readonly providers: ReadonlyMap<RuntimeBackend, RuntimeProvider>;
   readonly defaultBackend: RuntimeBackend;
-  /** Whether a task may request no isolation although the node's default back end isolates. */
+  /** Whether a task may request to run without isolation although the node's default back end isolates. */
   readonly allowLocal: boolean;
   readonly uploadRoots: readonly string[];
   readonly startLimits: StartLimits;

@@ -11,16 +11,16 @@ import { PACK_SCRIPT } from '../transfer.ts';
 import type { Holder, HolderLayout } from './holder.ts';
 import { AGENT_HOME, type SandboxHost } from './host.ts';
 
-/** Port of the relay on the loopback interface of a sandbox without network. It is far from the ports that programs commonly use. */
+/** Port of the sandbox's loopback interface on which the proxy relay listens. It is far from the ports that programs commonly use. */
 export const RELAY_PORT = 24417;
-/** Paths in the sandbox of the relay, its libraries and its socket. */
+/** Paths in the sandbox of the proxy relay's directory, of its program and libraries, of Node and of the proxy's socket. */
 const RELAY_DIR = '/.floe';
 const RELAY_LIB = `${RELAY_DIR}/relay`;
 const RELAY_NODE = `${RELAY_DIR}/node`;
 const RELAY_SOCKET = `${RELAY_DIR}/proxy.sock`;
-/** Prefix of the names under which the command's environment variables are passed to the relay; see proxy-relay.ts. */
+/** Prefix of the command's environment variables while they pass through the proxy relay, which removes it; see proxy-relay.ts. */
 const RELAY_ENV_PREFIX = '_FLOE_RELAYED_';
-/** Node options of the relay. They keep its heap small, because every session runs a relay and a relay only copies bytes. */
+/** Node options of the proxy relay. They keep its heap small, because every session runs a relay, which only copies bytes. */
 const RELAY_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=64', '--no-warnings'];
 
 /**
@@ -114,7 +114,7 @@ export function commandArgs(
     readonly argv: readonly string[];
     readonly cwd: string;
     readonly env: Readonly<Record<string, string>>;
-    /** Path of the proxy's socket in the mount namespace of the holder process; `null` for a command that runs without a relay. */
+    /** Path of the proxy's socket in the session's mount namespace; `null` for a command that runs without the proxy relay. */
     readonly relaySocket: string | null;
     /** Whether bwrap creates the root file system; false when the root file system is an image. */
     readonly plainRoot: boolean;
@@ -141,16 +141,16 @@ export function commandArgs(
 const ULIMIT_BLOCK_BYTES = 512;
 /** Number of tasks that bwrap and the shells that start it need in addition to the command. */
 const SANDBOX_TASKS = 4;
-/** Most threads of the relay, which count as tasks of the sandbox. */
+/** Most threads of the proxy relay, which count as tasks of the sandbox. */
 const RELAY_TASKS = 16;
-/** Memory that a sandbox with a relay may use in addition to the command's limit. */
+/** Memory in bytes that a command with the proxy relay may use in addition to the limit of its task. */
 const RELAY_BYTES = 96 * MIB;
-/** Tasks that RLIMIT_NPROC allows above the limit, so that the process watch notices an exceeded limit before a fork fails. */
+/** Number of tasks that RLIMIT_NPROC allows above the limit, so that ProcessWatch notices an exceeded limit before a fork fails. */
 const SPARE_TASKS = 8;
 /**
- * Opens the file from which bwrap reads its options and the file to which it reports its status, sets the limits, and replaces itself by
- * nsenter, which runs bwrap. Arguments: options file, status file, largest file in blocks, most tasks or an empty string, directories of
- * control groups separated by spaces, the command.
+ * Shell script that starts bwrap. Opens the file from which bwrap reads its options and the file to which it reports its status, sets the
+ * limits, and replaces itself by nsenter, which runs bwrap. Arguments: options file, status file, largest file in blocks, most tasks or an
+ * empty string, directories of control groups separated by spaces, the command.
  */
 const EXEC_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
 ulimit -c 0
@@ -160,7 +160,7 @@ for group in $5; do echo 0 >"$group/cgroup.procs" || exit 1; done
 shift 5
 exec "$@"`;
 
-/** Opens the same two files as {@link EXEC_SCRIPT} and continues as {@link PACK_SCRIPT}. */
+/** Shell script that starts bwrap for an upload. Opens the same two files as {@link EXEC_SCRIPT} and continues as {@link PACK_SCRIPT}. */
 const UPLOAD_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
 shift 2
 ${PACK_SCRIPT}`;
@@ -198,7 +198,10 @@ function limitsOf(spec: RuntimeSpec, command: Command): { memoryBytes: number; t
   };
 }
 
-/** Returns the request for a process that enters the namespaces of the holder process and replaces itself by bwrap there. */
+/**
+ * Returns the request for a process that enters the session's namespaces, which the holder process keeps alive, and replaces itself by
+ * bwrap there.
+ */
 export function spawnRequest(parts: BubblewrapParts, command: Command, setup: CommandSetup): SpawnRequest {
   const { host, holder, request } = parts;
   const { files, argv, cgroup } = setup;

@@ -16,13 +16,13 @@ const INODES_PER_MB = 256;
 
 /** Most characters of a failed script's error output, taken from its end, that the error message quotes. */
 const STDERR_CHARS = 500;
-/** Most bytes of output that are kept of the holder's scripts, which print only `ready` and errors. */
+/** Most bytes of output that are kept of the scripts below, which print only `ready` and errors. */
 const SCRIPT_OUTPUT_BYTES = 16 * 1024;
 
 /**
- * Runs in a new mount namespace. Mounts a tmpfs of limited size on the session's directory, binds the host paths that the sandbox needs
- * into this tmpfs, and binds the tmpfs to a path that every user can reach. Arguments: session directory, that path, tmpfs options, number
- * of host paths, the host paths, the command to continue with.
+ * Shell script that sets up a session. Runs in a new mount namespace. Mounts a tmpfs of limited size on the session's directory, binds the
+ * host paths that the sandbox needs into this tmpfs, and binds the tmpfs to a path that every user can reach. Arguments: session
+ * directory, that path, tmpfs options, number of host paths, the host paths, the command to continue with.
  */
 const MOUNT_SCRIPT = `set -eu
 umask 022
@@ -42,9 +42,9 @@ cd /
 exec "$@"`;
 
 /**
- * Runs as the sandbox's user and keeps the namespaces alive. It reads a pipe that only the spawn helper holds open, so it ends when the
- * helper closes the pipe or dies. Arguments: the path of the session's tmpfs, the number of the image among the bound host paths or an
- * empty string.
+ * Shell script of the holder: runs as the sandbox's user and keeps the session's namespaces alive. It reads a pipe that only the spawn
+ * helper holds open, so it ends when the helper closes the pipe or dies. Arguments: the path of the session's tmpfs, the number of the
+ * image among the bound host paths or an empty string.
  */
 const HOLD_SCRIPT = `set -eu
 umask 022
@@ -59,11 +59,11 @@ cd /
 echo ready
 exec cat`;
 
-/** Mount points of a session, as the holder process sees them. */
+/** Mount points of a session in its mount namespace, which the holder process keeps alive. */
 export type HolderLayout = {
   /** Mount point of the session's tmpfs. */
   readonly base: string;
-  /** Number of each host path that the holder has bound. The path is mounted at `in/<number>` on the tmpfs. */
+  /** Number of each host path that is mounted for the session, by the path. It is mounted at `in/<number>` on the tmpfs. */
   readonly bound: ReadonlyMap<string, number>;
 };
 

@@ -61,9 +61,9 @@ export type SandboxHost = {
   readonly programArgs: readonly string[];
   /** Files and directories of /etc to mount, as `[host path, sandbox path]`. */
   readonly etcBinds: readonly (readonly [string, string])[];
-  /** Path on the host of the files that all sandboxes share, in `etc/` and `relay/`. */
+  /** Host directory of the files that all sandboxes share: `etc/` and, for the proxy relay, `relay/`. */
   readonly shareDir: string;
-  /** File name of the dynamic loader in `relay/`; `null` when Node is linked statically. */
+  /** File name of the dynamic loader with which Node is started in a sandbox; `null` when Node is linked statically. */
   readonly loader: string | null;
 };
 
@@ -146,8 +146,8 @@ async function prepareEtcBinds(shareDir: string): Promise<[string, string][]> {
 }
 
 /**
- * Copies the relay with Node's libraries and dynamic loader to the directory `dir`, so that it runs in any image, even one without Node or
- * with another C library. Returns the loader's file name; `null` when Node is linked statically.
+ * Copies the proxy relay with Node's libraries and dynamic loader to the directory `dir`, so that it runs in any image, even one without
+ * Node or with another C library. Returns the loader's file name; `null` when Node is linked statically.
  */
 async function copyRelay(dir: string): Promise<string | null> {
   await copyFile(entryPath(import.meta.url, './proxy-relay.js'), join(dir, 'proxy-relay.mjs'));

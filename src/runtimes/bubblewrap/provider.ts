@@ -24,7 +24,7 @@ export type BubblewrapOptions = {
   /** Whether tasks may request `network: host`. */
   readonly allowHostNetwork: boolean;
   readonly owner: Owner;
-  /** Resolves with the control groups of this process; `null` when it may not create any. */
+  /** Resolves with an object that creates control groups; `null` when this process may not create any. */
   readonly cgroups: () => Promise<Cgroups | null>;
 };
 

@@ -3,7 +3,7 @@ import { connect, createServer, type Socket } from 'node:net';
 import { constants } from 'node:os';
 
 /*
- * The relay: a program that runs inside a sandbox without network, as the parent of the harness. It listens on the sandbox's loopback
+ * The proxy relay: a program that runs inside a sandbox without network, as the parent of the harness. It listens on the sandbox's loopback
  * interface, forwards each connection to the session's proxy through a Unix socket, and ends with the exit code of its command. Usage:
  * `proxy-relay.mjs <port> <socket path> <environment prefix> <program> [argument…]`. It imports only modules of Node, because the sandbox
  * contains no other file of floe.

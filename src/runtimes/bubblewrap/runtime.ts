@@ -200,8 +200,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   }
 
   /**
-   * Returns the path of the session's proxy socket in the mount namespace of the holder process. Mounts the socket there on the first
-   * call.
+   * Returns the path of the session's proxy socket in the session's mount namespace. Mounts the socket there on the first call.
    */
   private openProxySocket(): Promise<string> {
     this.proxySocket ??= this.bindProxySocket();

@@ -103,6 +103,6 @@ function kill(pid: number): void {
   try {
     process.kill(pid, 'SIGKILL');
   } catch {
-    // The process has ended in the meantime.
+    // The signal could not be sent because the process has already ended.
   }
 }

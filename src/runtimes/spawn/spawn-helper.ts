@@ -196,7 +196,7 @@ function kill(target: number): void {
   try {
     process.kill(target, 'SIGKILL');
   } catch {
-    // The process has already ended.
+    // The signal could not be sent because the process has already ended.
   }
 }
 
