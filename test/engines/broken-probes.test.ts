@@ -10,11 +10,11 @@ import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/ind
 
 type Breaking = 'in its body' | 'before its head';
 
-/** Forwards requests to a server, and truncates the reply to one of them. */
+/** A proxy in front of a server that forwards requests, and truncates the reply to one of them. */
 class Breaker {
   readonly server: Server;
   seen = 0;
-  /** Number of the request with the truncated reply, counted from 1; 0 for none. */
+  /** Number of the request whose reply is truncated, counted from 1; with 0 no reply is truncated. */
   breaks = 0;
   how: Breaking = 'in its body';
 
@@ -61,8 +61,11 @@ afterEach(async () => {
   await sim.close();
 });
 
-/** The properties that were probed, without the policy version, which is read at every call; `null` when connecting failed. */
-async function lookAt(spec: EngineSpec): Promise<EngineInfo | null> {
+/**
+ * Connects an engine and returns the properties that were probed, without the policy version, which is read at every call; `null` when
+ * connecting failed.
+ */
+async function probedInfo(spec: EngineSpec): Promise<EngineInfo | null> {
   breaker.seen = 0;
   try {
     const engine = await createEngine(spec, { clock: systemClock });
@@ -90,17 +93,17 @@ describe.each(faces)('probing %s', (_, kind, config) => {
       breaker.how = how;
       const spec = engineSpecSchema.parse({ kind, base_url: await breaker.listen() });
       breaker.breaks = 0;
-      const whole = await lookAt(spec);
+      const whole = await probedInfo(spec);
       expect(whole).not.toBeNull();
       const count = breaker.seen;
       expect(count).toBeGreaterThan(5);
-      let untold = 0;
+      let failures = 0;
       for (breaker.breaks = 1; breaker.breaks <= count; breaker.breaks++) {
-        const actual = await lookAt(spec);
-        if (actual === null) untold++;
+        const actual = await probedInfo(spec);
+        if (actual === null) failures++;
         else expect(actual, `request ${breaker.breaks} of ${count}`).toEqual(whole);
       }
-      expect(untold).toBeGreaterThan(count / 2);
+      expect(failures).toBeGreaterThan(count / 2);
     },
   );
 });

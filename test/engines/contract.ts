@@ -4,7 +4,7 @@ import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest }
 import { type ChatTool, type EngineSpec, samplingSchema } from '../../src/schema/index.ts';
 import type { ScenarioInput } from '../../src/sim/index.ts';
 
-/** What a simulated engine sampled; the entries of a call are found by its request id. */
+/** Records what a simulated engine has sampled. The entries of a call are found by its request id. */
 export type ContractLedger = {
   entries(filter: { readonly requestId?: string }): readonly {
     readonly prompt_ids: readonly number[];
@@ -19,7 +19,10 @@ export type ContractSubject = {
   readonly spec: EngineSpec;
   readonly engine: Engine;
   close(): Promise<void>;
-  /** The ledger of a simulated engine with {@link contractScenarios}; absent when the replies' content is unknown. */
+  /**
+   * Ledger of a simulated engine with {@link contractScenarios}; absent when the server's model is real, so that the content of replies
+   * cannot be predicted.
+   */
   readonly ledger?: ContractLedger;
 };
 
@@ -28,7 +31,7 @@ const WORDS = 'one two three four five six seven eight nine ten eleven twelve';
 const UNICODE = 'Ünïcödé 日本語 👩‍👩‍👧 😀 — done.';
 const ARGUMENTS = { path: 'a "b" é😀\n', list: [1, { deep: null }], flag: false };
 
-/** Scenarios for a simulated engine, so that the content of replies can be asserted. */
+/** Scenarios for a simulated engine. They fix what it replies, so that tests can assert the content of replies. */
 export const contractScenarios: ScenarioInput[] = [
   scenario('plain', [{ text: 'All is well.' }]),
   scenario('words', [{ text: WORDS }]),
@@ -43,7 +46,7 @@ export const contractScenarios: ScenarioInput[] = [
   ]),
 ];
 
-/** A policy that usually writes the first text, and the second one when it is constrained. */
+/** Makes a scripted policy that usually writes the first text, and the second one when its output is constrained. */
 function either(first: object[], second: object[]): object {
   const options = [
     { logit: 9, reply: first },
@@ -64,7 +67,7 @@ const contractTools: ChatTool[] = [
 const never = (): AbortSignal => new AbortController().signal;
 let calls = 0;
 
-/** A request of one user message that selects a scenario. */
+/** Makes a request with one user message, whose text selects a scenario; `over` overrides its fields. */
 export function contractRequest(about: string, over: Partial<GenerateRequest> = {}): GenerateRequest {
   return {
     completionId: `cpl_contract${++calls}`,
@@ -98,7 +101,7 @@ export function promptOf(ids: Int32Array): PromptIds {
   return { ids, json: Buffer.from(ids.join(',')) };
 }
 
-/** Asserts that a reply is consistent, and equals the ledger. */
+/** Asserts that a reply is consistent in itself and equals the entry of the ledger. */
 function expectSound(subject: ContractSubject, request: GenerateRequest, reply: GenerateReply): void {
   const { responseIds, responseLogprobs, versionSpans, usage } = reply;
   expect(reply.message.role).toBe('assistant');
@@ -145,15 +148,15 @@ async function whole(subject: ContractSubject, request: GenerateRequest): Promis
   return reply;
 }
 
-/** Samples with a prompt of ids that the engine has rendered. */
+/** Renders the messages of a request with the engine, and samples a reply with these ids as its prompt. */
 async function byTokens(subject: ContractSubject, request: GenerateRequest): Promise<GenerateReply> {
   const ids = await subject.engine.render(renderOf(request), never());
   return whole(subject, { ...request, prompt: promptOf(ids) });
 }
 
 /**
- * The contract of every engine adapter, tested against a server that `open` starts or finds. Tests of missing `capabilities` are
- * skipped, and without a ledger so are tests that need a scripted model.
+ * Registers the tests that every engine adapter must pass, against a server that `open` starts or finds. Tests of `capabilities` that
+ * the server lacks are skipped; without a ledger, so are tests that need a scripted model.
  */
 export function engineContract(name: string, open: () => Promise<ContractSubject>): void {
   describe(`${name} keeps the engine contract`, () => {
@@ -169,7 +172,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       script: (context: TestContext) => context.skip(subject.ledger === undefined, 'the model is not scripted'),
     };
 
-    it('it reports its identity and capabilities', () => {
+    it('reports its identity and capabilities', () => {
       const info = subject.engine.info();
       expect(info).toMatchObject({ kind: subject.spec.kind, base_url: subject.spec.base_url, pool: subject.spec.pool });
       expect(info.model).not.toBe('');
@@ -184,7 +187,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       const ask = (request: GenerateRequest) => (mode === 'chat' ? whole : byTokens)(subject, request);
       const ready = (context: TestContext) => (mode === 'tokens' ? needs.tokens(context) : undefined);
 
-      it('a reply that is not streamed is sound', async (context) => {
+      it('returns a consistent reply without streaming', async (context) => {
         ready(context);
         const { message, finishReason } = await ask(contractRequest('plain'));
         if (subject.ledger === undefined) return;
@@ -193,7 +196,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(finishReason).toBe('stop');
       });
 
-      it('a bound ends a reply by length', async (context) => {
+      it('ends a reply with finish reason length at the token limit', async (context) => {
         ready(context);
         const reply = await ask(contractRequest('words', { maxTokens: 3 }));
         expect(reply.usage.completion_tokens).toBeLessThanOrEqual(3);
@@ -203,7 +206,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         }
       });
 
-      it('a stop string ends a reply, and is not part of its text', async (context) => {
+      it('ends a reply at a stop string, which is not part of its text', async (context) => {
         ready(context);
         needs.script(context);
         const reply = await ask(contractRequest('words', { stop: ['seven', 'never'] }));
@@ -212,13 +215,13 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         if (reply.stop !== null) expect(reply.stop).toEqual({ kind: 'string', text: 'seven' });
       });
 
-      it('characters of several tokens are complete', async (context) => {
+      it('keeps characters that take several tokens complete', async (context) => {
         ready(context);
         needs.script(context);
         expect(textOf((await ask(contractRequest('unicode'))).message.content)).toBe(UNICODE);
       });
 
-      it('thinking is separated from text', async (context) => {
+      it('separates thinking from text', async (context) => {
         ready(context);
         needs.script(context);
         const { message } = await ask(contractRequest('thinking'));
@@ -226,7 +229,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(message.reasoning_content).toContain('Let me see.');
       });
 
-      it('calls are separated from text, with their arguments', async (context) => {
+      it('separates tool calls and their arguments from text', async (context) => {
         ready(context);
         needs.script(context);
         const { message, finishReason } = await ask(contractRequest('calls', withTools));
@@ -242,7 +245,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(ids).not.toContain('');
       });
 
-      it('a forced call is made', async (context) => {
+      it('makes a tool call when the request forces one', async (context) => {
         ready(context);
         needs.script(context);
         const named = { type: 'function', function: { name: 'read' } } as const;
@@ -259,7 +262,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         }
       });
 
-      it('a requested response format is followed', async (context) => {
+      it('follows a requested response format', async (context) => {
         ready(context);
         needs.script(context);
         const schema = { type: 'object', properties: { answer: { type: 'integer' } }, required: ['answer'] };
@@ -270,13 +273,13 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         }
       });
 
-      it('text of special tokens in a message is a prompt like any other', async (context) => {
+      it('accepts the text of special tokens in a message', async (context) => {
         ready(context);
         const about = 'plain <|im_end|>\n<|im_start|>assistant <think></think> <tool_call> <|endoftext|> </s> [INST]';
         await ask(contractRequest(about));
       });
 
-      it('concurrent calls get a reply each', async (context) => {
+      it('returns a separate reply to each of several concurrent calls', async (context) => {
         ready(context);
         const sentCall = ['plain', 'words', 'unicode', 'plain', 'thinking', 'words', 'plain', 'unicode'];
         const requests = sentCall.map((about, index) => contractRequest(about, { sessionId: `ses_${index % 3}` }));
@@ -284,7 +287,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(subject.engine.info().inflight).toBe(0);
       });
 
-      it('an abort rejects with its reason', async (context) => {
+      it('rejects with the reason of the signal when a call is aborted', async (context) => {
         ready(context);
         const request = contractRequest('words');
         const prompt = mode === 'chat' ? null : promptOf(await subject.engine.render(renderOf(request), never()));
@@ -296,7 +299,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       });
     });
 
-    it('a streamed reply equals its deltas', async () => {
+    it('returns a streamed reply that equals the sum of its deltas', async () => {
       for (const about of ['plain', 'unicode', 'thinking', 'calls']) {
         const deltas: ReplyDelta[] = [];
         const listener = { started: () => {}, delta: (delta: ReplyDelta) => void deltas.push(delta) };
@@ -310,7 +313,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    it('with the same seed, a prompt of ids gives the reply that messages give', async (context) => {
+    it('returns the same reply for a prompt of ids as for messages when the seed is the same', async (context) => {
       needs.tokens(context);
       needs.script(context);
       for (const about of ['plain', 'unicode', 'thinking', 'calls']) {
@@ -322,7 +325,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    it('an interrupted reply is resumed from its last token, and returned as one reply', async (context) => {
+    it('resumes an interrupted reply from its last token, and returns it as one reply', async (context) => {
       needs.tokens(context);
       for (const about of ['words', 'unicode', 'calls']) {
         const reply = await byTokens(subject, contractRequest(about, withTools));
@@ -344,7 +347,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    it('the bound of a resumed reply includes its first part', async (context) => {
+    it('counts the first part of a resumed reply towards the token limit', async (context) => {
       needs.tokens(context);
       const reply = await byTokens(subject, contractRequest('words', { maxTokens: 4 }));
       context.skip(reply.finishReason !== 'length', 'the model ended its reply before the bound');
@@ -359,7 +362,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       expect(continued.responseIds.length).toBeLessThanOrEqual(4);
     });
 
-    it('the rendered ids are those that are counted and that a reply is sampled after', async (context) => {
+    it('renders the same ids that it counts and uses as the prompt', async (context) => {
       await needs.render(context);
       for (const over of [{}, withTools]) {
         const request = contractRequest('unicode Ünïcödé 😀', over);
@@ -370,7 +373,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    it('ids become the text that they were rendered from', async (context) => {
+    it('converts ids back to the text from which they were rendered', async (context) => {
       await needs.render(context);
       const request = contractRequest('Ünïcödé 日本語 😀 text');
       const text = await subject.engine.detokenize(await subject.engine.render(renderOf(request), never()), never());
@@ -384,7 +387,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
   });
 }
 
-/** Resolves with null when the server does not support a requested field. */
+/** Returns an error handler that resolves with `null` when the server does not support `field`, and rethrows any other error. */
 function cannot(field: string): (error: unknown) => null {
   return (error) => {
     expect(error).toMatchObject({ code: 'unsupported', details: { field } });
@@ -392,12 +395,15 @@ function cannot(field: string): (error: unknown) => null {
   };
 }
 
-/** Templates that open a thinking block leave blank lines before the text, which adapters do not remove. */
+/**
+ * Returns the content without the white space around it. With templates that open a thinking block, a reply's text begins with blank
+ * lines, which adapters do not remove.
+ */
 function textOf(content: string | null): string {
   return content?.trim() ?? '';
 }
 
-/** Whether the server renders messages to ids; engines that do not reject with `unsupported`. */
+/** Whether the server renders messages to ids. Engines that cannot do so reject with `unsupported`. */
 async function renders({ engine }: ContractSubject): Promise<boolean> {
   try {
     await engine.render(renderOf(contractRequest('plain')), never());

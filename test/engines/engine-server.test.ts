@@ -121,7 +121,7 @@ describe('request headers', () => {
   };
   const based = (): EngineSpec => specOf({ base_url: `${http.baseUrl}/base/` });
 
-  it('vLLM is sent the ids of call and session', async () => {
+  it('sends vLLM the ids of the call and the session', async () => {
     expect(await sentBy(opening(vllmServer(based(), systemClock)), NAMES)).toMatchObject({
       authorization: 'Bearer secret',
       'content-type': 'application/json',
@@ -130,20 +130,20 @@ describe('request headers', () => {
     });
   });
 
-  it("SGLang's routers are sent the session id", async () => {
+  it("sends SGLang's routers the session id", async () => {
     const headers = await sentBy(opening(sglangServer(based(), systemClock)), NAMES);
     expect(headers).toMatchObject({ 'x-smg-routing-key': 'ses_1', 'x-session-id': 'ses_1' });
     expect(headers).not.toHaveProperty('x-request-id');
   });
 
-  it('a call without a session sends no ids', async () => {
+  it('sends no ids for a call without a session', async () => {
     for (const make of [vllmServer, sglangServer]) {
       const headers = await sentBy(opening(make(based(), systemClock)), null);
       expect(Object.keys(headers).filter((name) => name.startsWith('x-'))).toEqual([]);
     }
   });
 
-  it('without an API key no token is sent, and without an id the address is the id', async () => {
+  it('sends no bearer token without an API key, and uses the address as the id without an engine id', async () => {
     const server = opening(
       vllmServer(specOf({ api_key: null, engine_id: undefined, base_url: `${http.baseUrl}/base` }), systemClock),
     );
@@ -153,7 +153,7 @@ describe('request headers', () => {
 });
 
 describe('control requests', () => {
-  it('a control request resolves with any status', async () => {
+  it('resolve with a reply of any status', async () => {
     http.routes['/act'] = ({ response, text }) => json(response, 418, { text });
     const server = plain();
     expect((await server.controlGet('/nowhere')).status).toBe(404);
@@ -161,13 +161,13 @@ describe('control requests', () => {
     expect([answers.status, JSON.parse(answers.body.toString())]).toEqual([418, { text: '{"b":1}' }]);
   });
 
-  it("a control request rejects with the caller's reason", async () => {
+  it("reject with the reason of the caller's signal", async () => {
     const controller = new AbortController();
     http.routes['/act'] = () => controller.abort(new Error('enough'));
     await expect(plain().controlPost('/act', '{}', controller.signal)).rejects.toThrow('enough');
   });
 
-  it("a control request rejects with engine_unavailable at its time limit, on the server's clock", async () => {
+  it("reject with engine_unavailable at the time limit, measured with the server's clock", async () => {
     const clock = new VirtualClock();
     http.routes['/act'] = () => void clock.advance(10_000);
     const server = opening(new EngineServer(specOf(), { clock, isOverflow: () => false }));
@@ -177,7 +177,7 @@ describe('control requests', () => {
     });
   });
 
-  it('a reply that does not match the schema is an engine error, and so is an error with status 200', async () => {
+  it('reject with engine_error for a reply that does not match the schema, and for an error with status 200', async () => {
     const server = plain();
     const schema = z.looseObject({ count: z.int() });
     const ask = (): Promise<unknown> => server.call('/act', '{}', null, schema, never);
@@ -189,7 +189,7 @@ describe('control requests', () => {
     await expect(ask()).rejects.toMatchObject({ message: expect.stringContaining('out of memory') });
   });
 
-  it('metrics are text, or null when the server has none', async () => {
+  it('resolve with the metrics as text, or with null when the server has none', async () => {
     const server = plain();
     expect(await server.metrics(never)).toBeNull();
     http.routes['GET /metrics'] = ({ response }) => void response.end('requests 1\n');

@@ -7,7 +7,10 @@ import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
 import { describeIf } from '../skip.ts';
 import { contractRequest, engineContract } from './contract.ts';
 
-/** Run by `npm run engines:real` alone, which starts the servers and names them here: a JSON array of `{name, spec}`. */
+/**
+ * The servers to test, from a JSON array of `{name, spec}`. Only `npm run engines:real` runs this file; it starts the servers and sets
+ * the variable.
+ */
 const servers = (JSON.parse(process.env.FLOE_REAL_ENGINES ?? '[]') as { name: string; spec: object }[]).map(
   ({ name, spec }) => ({ name, spec: engineSpecSchema.parse(spec) }),
 );
@@ -15,11 +18,11 @@ const never = new AbortController().signal;
 const llama = servers.find(({ spec }) => spec.kind === 'llama_cpp')?.spec;
 const vllm = servers.find(({ spec }) => spec.kind === 'vllm')?.spec;
 
-/** Reasons to skip; the programme that runs this file starts the servers. */
+/** Reason for which tests are skipped. The program that runs this file starts the servers. */
 const NO_LLAMA = 'FLOE_REAL_ENGINES names no llama.cpp server';
 const NO_PAIR = 'FLOE_REAL_ENGINES does not name both a llama.cpp and a vLLM server';
 
-/** Larger than the difference between two implementations of the same float32 sums. */
+/** Largest accepted difference between two log-probabilities. Two implementations of the same float32 sums differ by less. */
 const ROUNDING = 5e-3;
 
 for (const { name, spec } of servers) {
@@ -29,7 +32,7 @@ for (const { name, spec } of servers) {
   });
 }
 
-/** Requests whose replies together have thinking, calls and split characters. */
+/** Samples replies that together contain thinking, tool calls and split characters. */
 async function replies(spec: NonNullable<typeof llama>, temperature: number): Promise<GenerateReply[]> {
   const engine = await createEngine(spec, { clock: systemClock });
   const tool = { type: 'function' as const, function: { name: 'list_files', parameters: { type: 'object' } } };

@@ -6,7 +6,7 @@ export type Received = {
   readonly path: string;
   readonly headers: IncomingHttpHeaders;
   readonly body: Record<string, unknown>;
-  /** The body as it was received. */
+  /** The body of the request as it was received. */
   readonly text: string;
   readonly response: ServerResponse;
 };
@@ -15,20 +15,21 @@ export type Handler = (received: Received) => void | Promise<void>;
 
 /**
  * A loopback server that answers with the handlers of a test and records its requests. `/v1/models` and `/weight_info` have default
- * answers. A chat completion with another model is answered with 404, before `onChat`; so is every path without a handler in `routes`.
+ * answers. A chat completion that names another model is answered with 404 without calling `onChat`, and so is every path without a
+ * handler in `routes`.
  */
 export class ScriptedServer {
   readonly received: Received[] = [];
   version: string | null = null;
   maxModelLen: number | null = 4096;
-  /** The models that `/v1/models` lists; requests name the first one. */
+  /** The models that `/v1/models` lists. The requests of tests name the first one. */
   models: { id: string; root?: string }[] = [{ id: 'toy' }];
   onChat: Handler;
   onTokenize: Handler = ({ response }) =>
     json(response, 200, { count: 7, max_model_len: 4096, tokens: [1, 2, 3, 4, 5, 6, 7] });
-  /** Further routes, by path without the query; a GET is answered with 405 unless the key is `GET /path`. */
+  /** Additional handlers by path without the query. A GET is answered with 405 unless the key is `GET /path`. */
   routes: Record<string, Handler> = {};
-  /** Fields of chat completions that are answered with 400. */
+  /** Names of chat completion fields that the server answers with 400. */
   unknownFields: string[] = [];
   private readonly server: Server;
   private arrivals: { count: number; resolve: () => void }[] = [];
@@ -126,7 +127,7 @@ export type ReplyParts = {
   stopReason?: number | string | null;
 };
 
-/** A well-formed vLLM reply; `change` may then break it. */
+/** Makes a well-formed vLLM reply to the received request, which a test may then break. */
 export function vllmReply(received: Pick<Received, 'headers'>, parts: ReplyParts = {}): Record<string, unknown> {
   const responseIds = parts.responseIds ?? [11, 12, 2];
   const promptIds = parts.promptIds ?? [1, 5, 6, 7];
@@ -168,8 +169,8 @@ export function vllmReply(received: Pick<Received, 'headers'>, parts: ReplyParts
 }
 
 /**
- * The chunks of the same reply as vLLM streams it: the prompt ids, then a chunk for each token, the last one with the finish, then the
- * usage.
+ * Makes the chunks in which vLLM streams the same reply: the prompt ids, then a chunk for each token, of which the last has the finish
+ * reason, then the usage.
  */
 export function vllmChunks(received: Pick<Received, 'headers'>, parts: ReplyParts = {}): Record<string, unknown>[] {
   const whole = vllmReply(received, parts) as {
@@ -210,7 +211,7 @@ export function vllmChunks(received: Pick<Received, 'headers'>, parts: ReplyPart
   const chunks = [chunk({ delta: { role: 'assistant', content: '' } }, { prompt_token_ids: whole.prompt_token_ids })];
   for (let i = 0; i < steps; i++) {
     const last = i === steps - 1;
-    // One id per chunk; the last chunk has all remaining ids and the finish.
+    // Each chunk has one id; the last chunk has all remaining ids and the finish reason.
     const own = last ? ids.slice(i) : ids.slice(i, i + 1);
     const entries = choice.logprobs.content;
     chunks.push(
@@ -235,7 +236,7 @@ export function eventText(chunk: unknown): string {
   return `data: ${typeof chunk === 'string' ? chunk : JSON.stringify(chunk)}\n\n`;
 }
 
-/** Sends a whole stream in one write. */
+/** Sends all chunks of a stream in one write. */
 export function sendStream(response: ServerResponse, chunks: readonly unknown[], end = '[DONE]'): void {
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' });
   response.end(chunks.map(eventText).join('') + (end === '' ? '' : eventText(end)));

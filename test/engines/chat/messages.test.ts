@@ -28,7 +28,7 @@ function build(pieces: readonly Piece[]): { deltas: ReplyDelta[]; message: Assis
   return { deltas, message: builder.message() };
 }
 
-/** Whether a call receives text after the next call was emitted. */
+/** Whether a call receives arguments after the next call was emitted. */
 function goesBack(pieces: readonly Piece[], message: AssistantMessage): boolean {
   const { deltas } = build(pieces);
   const resumeFrom = deltas.filter(({ kind }) => kind === 'call').length;

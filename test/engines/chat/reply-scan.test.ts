@@ -7,7 +7,7 @@ const ids = fc.array(fc.oneof(fc.nat(9), fc.nat(200_000), fc.nat({ max: 2 ** 31 
   size: 'max',
 });
 
-/** The ids that JSON.parse reads; `null` when the value is not a list of ids. */
+/** Returns the ids that JSON.parse reads; `null` when the value is not a list of ids. */
 const scan = (scanner: IdScanner, text: string) => {
   const bytes = Buffer.from(text);
   const actual = scanner.scan(bytes, 'ids', 's');
@@ -70,7 +70,7 @@ describe('compareIds', () => {
     return compareIds(Buffer.from(`{"x":"ü","ids":[${echoed}],"y":[0]}`), 'ids', Buffer.from(all.join()), arrays);
   };
 
-  it('finds equal ids equal in any notation', () => {
+  it('reports that ids are equal in whatever notation they are written', () => {
     fc.assert(
       fc.property(parts, fc.constantFrom(',', ', ', ' ,'), (sent, comma) => {
         expect(compare(sent.flat().join(comma), sent)).toMatchObject({ difference: null, start: 16 });
@@ -99,7 +99,7 @@ describe('compareIds', () => {
   });
 });
 
-it('scanIds reads ids without a memory', () => {
+it('scanIds reads ids without remembering earlier prompts', () => {
   const bytes = Buffer.from('{"ids": [1, 22,333]}');
   expect(scanIds(bytes, 'ids')).toEqual({ ids: Int32Array.of(1, 22, 333), start: 8, end: 19 });
   expect(scanIds(bytes, 'other')).toBeNull();
@@ -131,11 +131,11 @@ function replyOf(list: readonly object[]): { bytes: Buffer; text: string } {
 
 const one = (entry: string): Buffer => Buffer.from(`{"logprobs":{"content":[${entry}]}}`);
 
-describe('scanLogprobs reads a list from the bytes', () => {
+describe('scanLogprobs', () => {
   it.each([
     ['that names ids in place of text', named],
     ['that has ids as numbers', numbered],
-  ])('%s, as JSON.parse would', (_, written) => {
+  ])('reads a list %s from the bytes with the same result as JSON.parse', (_, written) => {
     fc.assert(
       fc.property(entries, (list) => {
         const finite = list.filter(({ logprob }) => Number.isFinite(logprob));
@@ -143,7 +143,7 @@ describe('scanLogprobs reads a list from the bytes', () => {
         const { bytes } = replyOf(finite.map(written));
         const actual = scanLogprobs(bytes);
         expect(actual?.ids).toEqual(finite.map(({ id }) => id));
-        // JSON has no negative zero that JSON.stringify would write.
+        // The expected value is encoded as JSON once, because JSON.stringify writes a negative zero as 0.
         expect(actual?.values).toEqual(finite.map(({ logprob }) => JSON.parse(JSON.stringify(logprob))));
         const cut = bytes.subarray(actual?.start, actual?.end).toString();
         expect(JSON.parse(cut)).toEqual(JSON.parse(JSON.stringify(finite.map(written))));
@@ -152,10 +152,10 @@ describe('scanLogprobs reads a list from the bytes', () => {
   });
 });
 
-describe('scanLogprobs leaves to JSON.parse', () => {
+describe('the fallback of scanLogprobs to JSON.parse', () => {
   const good = '{"token":"token_id:5","logprob":-0.5,"bytes":null,"top_logprobs":[]}';
 
-  it('no list that it can read', () => {
+  it('is not used for a list in the expected notation', () => {
     expect(scanLogprobs(one(good))).toMatchObject({ ids: [5], values: [-0.5] });
   });
 
@@ -171,11 +171,11 @@ describe('scanLogprobs leaves to JSON.parse', () => {
     ['a comma too many', `${good},`],
     ['an entry of the other kind', `${good},{"token_id":5,"logprob":-0.5,"top_logprobs":[]}`],
     ['no entry', ''],
-  ])('%s', (_, entry) => {
+  ])('is used for a list with %s', (_, entry) => {
     expect(scanLogprobs(one(entry))).toBeNull();
   });
 
-  it('a truncated list', () => {
+  it('is used for a truncated list', () => {
     const whole = one(`${good},${good}`);
     for (let end = 0; end < whole.length - 3; end++) expect(scanLogprobs(whole.subarray(0, end))).toBeNull();
   });

@@ -89,7 +89,7 @@ describe('connecting', () => {
 });
 
 describe('requests', () => {
-  it('render messages, and prompt with their ids and explicit sampling', async () => {
+  it('render the messages and send their ids as the prompt, with explicit sampling', async () => {
     const { promptIds } = await generate({
       ...withTools,
       sampling: samplingSchema.parse({ top_k: 5, repetition_penalty: 1.5 }),
@@ -140,7 +140,7 @@ describe('requests', () => {
     ]);
   });
 
-  it('are rejected for a forced call, which nothing would enforce', async () => {
+  it('are rejected when they force a tool call, because the server would not enforce it', async () => {
     await expect(generate({ ...withTools, toolChoice: 'required' })).rejects.toMatchObject({ code: 'unsupported' });
   });
 });
@@ -161,7 +161,7 @@ describe('replies', () => {
     });
   });
 
-  it('have thinking and calls from the text of the ids', async () => {
+  it('have thinking and tool calls that are parsed from the text of the ids', async () => {
     server.reply =
       '<think>\nhm\n</think>\n\nOn it.\n<tool_call>\n{"name": "look", "arguments": {"b": 1,  "a": [2]}}\n</tool_call>';
     const { message, finishReason } = await generate(withTools);
@@ -188,7 +188,7 @@ describe('replies', () => {
     expect([...reply.responseIds]).toEqual(idsOf('one two three'));
   });
 
-  it('have missing log-probabilities from further requests with the preceding ids', async () => {
+  it('get log-probabilities that the server left out from additional requests with the preceding ids', async () => {
     server.reply = 'aXYaXbY';
     server.hidden = (_, index) => index === 1 || index === 6;
     const { responseIds, responseLogprobs, promptIds } = await generate();
@@ -217,7 +217,7 @@ describe('replies', () => {
     expect((await generate({ sampling: cool })).logprobsMode).toBe('raw');
   });
 
-  it('are prompted with the first part when resumed, and returned as one', async () => {
+  it('are sampled after their first part when they are resumed, and returned as one reply', async () => {
     server.reply = 'lo.';
     const prompt = promptOf(Int32Array.of(5, 6));
     const resumeFrom = {
@@ -249,7 +249,7 @@ describe('replies', () => {
     expect((await generate()).versionSpans[0]?.version).toBeNull();
   });
 
-  it('end by length at the bound, with the text so far', async () => {
+  it('end with finish reason length at the token limit, and keep the text sampled until then', async () => {
     const reply = await generate({ maxTokens: 3 });
     expect(reply).toMatchObject({ finishReason: 'length', stop: null, message: { content: 'Hel' } });
   });
@@ -277,7 +277,7 @@ describe('invalid replies', () => {
     ['an unknown end', { stop_type: 'none' }, 'stop_type'],
     ['a context that was shifted', { truncated: true, tokens_evaluated: 5000 }, 'tokens_evaluated'],
   ];
-  it.each(faultyReplies)('%s is an engine error that names it', async (_, change, message) => {
+  it.each(faultyReplies)('reject with an engine error that names the fault: %s', async (_, change, message) => {
     server.intercept = ({ path, body }, answer) =>
       path === '/completion' && body.logit_bias === undefined
         ? { body: { ...(answer.body as object), ...change } }
@@ -285,7 +285,7 @@ describe('invalid replies', () => {
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringContaining(message) });
   });
 
-  it('a reply that was aborted before its first token is unavailable', async () => {
+  it('reject with engine_unavailable when the reply was aborted before its first token', async () => {
     const nothing = { tokens: [], tokens_predicted: 0, completion_probabilities: [] };
     let stop_type = 'none';
     server.intercept = ({ path, body }, answer) =>
@@ -303,7 +303,7 @@ describe('invalid replies', () => {
     });
   });
 
-  it('a shifted context is rejected even when the counts match', async () => {
+  it('reject with an engine error when the context was shifted, even if the counts match', async () => {
     server.intercept = ({ path, body }, answer) => {
       if (path !== '/completion' || body.logit_bias !== undefined) return answer;
       return { body: { ...(answer.body as object), truncated: true } };
@@ -315,7 +315,7 @@ describe('invalid replies', () => {
     });
   });
 
-  it('a missing log-probability that the server does not report later is an engine error', async () => {
+  it('reject with an engine error when the server never reports a missing log-probability', async () => {
     server.hidden = () => true;
     server.intercept = ({ path, body }, answer) => {
       if (path !== '/completion' || body.logit_bias === undefined) return answer;

@@ -115,7 +115,7 @@ describe('parseHermes', () => {
         else for (const { function: fn } of tool_calls) expect(typeof JSON.parse(fn.arguments)).toBe('object');
       }),
     );
-    // A scan that restarted at each tag would take minutes.
+    // If the scan restarted at each tag, parsing this text would take minutes.
     const hostile = '<tool_call>{"a'.repeat(200_000);
     expect(parse(hostile).content).toBe(hostile);
   });

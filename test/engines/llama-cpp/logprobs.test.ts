@@ -14,11 +14,11 @@ describe('knownLogprobs', () => {
     expect([...knownLogprobs(answers, ids)]).toEqual([-1, Number.NaN, Number.NaN, -2]);
   });
 
-  it('does not use one that matches two positions', () => {
+  it('ignores a log-probability whose id matches two positions', () => {
     expect([...knownLogprobs([{ id: 5, logprob: -1 }], Int32Array.of(5, 5))]).toEqual([Number.NaN, Number.NaN]);
   });
 
-  it('assigns none to a wrong position, whichever are missing', () => {
+  it('assigns no log-probability to a wrong position, whichever are missing', () => {
     const token = fc.record({ id: fc.nat(3), hidden: fc.boolean() });
     fc.assert(
       fc.property(fc.array(token, { minLength: 1, maxLength: 30 }), (tokens) => {

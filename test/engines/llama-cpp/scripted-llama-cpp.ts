@@ -10,7 +10,10 @@ export type LlamaCall = {
 };
 type Answer = { readonly status?: number; readonly body: unknown; readonly headers?: Record<string, string> };
 
-/** One id for each UTF-16 unit, and one for each special token, so that texts and ids are easy to convert. */
+/**
+ * Special tokens of the scripted tokenizer. It has one id for each UTF-16 unit and one for each special token, so that texts and ids are
+ * easy to convert.
+ */
 const SPECIAL = ['<|im_start|>', '<|im_end|>', '<think>', '</think>', '<tool_call>', '</tool_call>'];
 const SPECIAL_BASE = 70_000;
 export const END = SPECIAL_BASE + 1;
@@ -30,13 +33,13 @@ function textOf(ids: readonly number[]): string {
   return ids.map((id) => SPECIAL[id - SPECIAL_BASE] ?? String.fromCharCode(id)).join('');
 }
 
-/** The log-probability of an id in the scripted model, the same after any ids. */
+/** Returns the log-probability of an id in the scripted model, which is the same after any ids. */
 export const logprobOf = (id: number): number => -((id % 97) + 1) / 100;
 
 /**
- * Answers like llama.cpp's server, with an invented tokenizer and template; `reply` is the model's text. Its model, unlike that of
- * a simulated engine, is not a distribution: these tests cover what the adapter does with answers, and the real server covers the
- * answers.
+ * A loopback server that answers like llama.cpp's server, with an invented tokenizer and template; `reply` is the text that the model
+ * writes. The probabilities of its model, unlike those of a simulated engine, do not form a distribution: these tests cover what the
+ * adapter does with answers, and tests with the real server cover the answers themselves.
  */
 export class LlamaCppServer {
   readonly calls: LlamaCall[] = [];
@@ -44,9 +47,9 @@ export class LlamaCppServer {
   template = "{{ '<tool_call>' }}{{ '</think>' }}";
   generationPrompt = '<|im_start|>assistant\n';
   prefill = false;
-  /** Ids without a log-probability in the reply, as inside of split characters. */
+  /** Whether an id gets no log-probability in the reply, as inside of split characters. */
   hidden: (id: number, index: number) => boolean = () => false;
-  /** Changes replies before they are sent. */
+  /** Changes an answer before it is sent; `null` sends no answer. */
   intercept: (call: LlamaCall, answer: Answer) => Answer | null = (_, answer) => answer;
   private readonly server: Server;
 
@@ -156,7 +159,7 @@ export class LlamaCppServer {
   }
 }
 
-/** The `count` likeliest ids. */
+/** Returns the `count` most likely ids. */
 function top(count: number): { id: number; logprob: number }[] {
   const all = Array.from({ length: VOCABULARY }, (_, id) => ({ id, logprob: logprobOf(id) }));
   return all.sort((a, b) => b.logprob - a.logprob).slice(0, count);

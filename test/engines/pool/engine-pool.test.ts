@@ -8,7 +8,7 @@ import { never, REQUEST, settle, specOf, ToyEngine, ToyNetwork, unavailable } fr
 
 type Rig = { readonly pool: EnginePools; readonly clock: VirtualClock; readonly engines: Map<string, ToyEngine> };
 
-/** Engines with a number of slots each, which leave their calls pending. */
+/** Connects a pool to toy engines with this number of slots each, which leave their calls pending. */
 async function rig(
   slots: Readonly<Record<string, number | null>>,
   policy: EnginePolicy = 'least_in_flight',
@@ -39,7 +39,7 @@ describe('EnginePool', () => {
     expect(pendingOf(it)).toEqual([1, 1]);
     expect(it.pool.info().map(({ inflight }) => inflight)).toEqual([1, 1]);
     const b = it.engines.get('b') as ToyEngine;
-    // One engine serves all other sessions.
+    // The engine b serves all sessions but the one that the engine a holds.
     for (let i = 0; i < 5; i++) {
       b.pending[0]?.answer();
       await settle();
@@ -143,7 +143,7 @@ describe('EnginePool', () => {
   });
 });
 
-/** More microtasks than any step of a call takes. */
+/** Numbers of microtasks to wait before the change, up to more than any step of a call takes. */
 const MICROTASKS = Array.from({ length: 25 }, (_, i) => i);
 
 describe.each([['is deregistered'], ['is paused']])('an engine that %s', (what) => {
@@ -155,7 +155,7 @@ describe.each([['is deregistered'], ['is paused']])('an engine that %s', (what) 
   it.each([
     ['waits for a slot', async () => {}],
     ['is new', async (it: Rig, signal: AbortSignal) => void it.pool.generate(REQUEST, signal).catch(() => {})],
-  ])('a removed engine is never reached by a call that %s, at any time', async (_, begin) => {
+  ])('is not reached by a call that %s, at whatever time the change happens', async (_, begin) => {
     for (const microtasks of MICROTASKS) {
       const it = await rig({ a: 1 });
       const a = it.engines.get('a') as ToyEngine;
@@ -193,7 +193,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('wait' as const), ms: fc.integer({ min: 1, max: 6_000 }) }) },
 );
 
-/** Engines with slots, and the events that may happen to them and their calls. */
+/** Runs random events against a pool: calls are sent, answered, failed and aborted, and engines leave and return. */
 class Model {
   readonly it: Rig;
   readonly slots: Readonly<Record<string, number>>;
@@ -240,7 +240,7 @@ class Model {
     }
   }
 
-  /** Ends all calls. */
+  /** Aborts all calls and waits until they have ended. */
   async drain(): Promise<void> {
     for (const { controller } of this.calls) controller.abort();
     await Promise.all(this.calls.map(({ done }) => done));
@@ -249,7 +249,7 @@ class Model {
 }
 
 it.each(enginePolicySchema.options)(
-  'neither loses nor duplicates a slot, and settles every call, whatever happens (%s)',
+  'the policy %s neither loses nor duplicates a slot, and settles every call, in any order of events',
   async (policy) => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {

@@ -196,7 +196,7 @@ describe('deregister', () => {
     expect(a.calls).toBe(tried);
   });
 
-  it.each([[null], ['a']])('of %j ends a registration under way', async (id) => {
+  it.each([[null], ['a']])('of %j cancels a registration that is still connecting', async (id) => {
     const { pool, network } = await setting();
     let arrive = (_engine: ToyEngine): void => {};
     network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
@@ -253,7 +253,7 @@ describe('modeOf', () => {
     expect(enginePoolsOf(unlike, { clock }).modeOf('default', 'tokens').template.close_ids).toEqual([]);
   });
 
-  it('is chat when one engine does not, and throws for tokens, naming that engine and the reason', () => {
+  it('is chat when one engine accepts no ids, and throws when tokens is requested, naming that engine and the reason', () => {
     const engines = [
       new ToyEngine('a', undefined, TAKES_IDS),
       new ToyEngine('b', undefined, { capabilities: { notes: ['it has no generate endpoint'] } }),
@@ -274,7 +274,7 @@ describe('modeOf', () => {
     expect(() => pool.modeOf('default', 'tokens')).toThrow(/engine a .*reports no token ids/);
   });
 
-  it('maxModelLen is the smallest context length of the pool', () => {
+  it('maxModelLen returns the smallest context length of the pool', () => {
     const clock = new VirtualClock();
     const of = (lengths: readonly (number | null)[]) =>
       enginePoolsOf(
@@ -288,7 +288,7 @@ describe('modeOf', () => {
 describe('verification', () => {
   const lost = () => Promise.reject(unavailable({ connection_lost: true }));
 
-  it('precedes the next use of a failed engine, while other engines serve the calls', async () => {
+  it('happens before a failed engine is used again, while other engines serve the calls', async () => {
     const a = new ToyEngine('a', lost, { fingerprint: 'f' });
     const { pool, network } = await setting({ a, b: new ToyEngine('b', undefined, { fingerprint: 'f' }) });
     let arrive = (_engine: ToyEngine): void => {};
@@ -303,7 +303,7 @@ describe('verification', () => {
     await settle();
     expect(pool.info().map(({ healthy }) => healthy)).toEqual([true, true]);
     for (let i = 0; i < 3; i++) await pool.generate(REQUEST, never());
-    // The old connection is kept while the server has not changed.
+    // The old connection stays in use, because the server has not changed.
     expect([a.calls, fresh.calls, fresh.closed]).toEqual([4, 0, 1]);
   });
 
@@ -408,7 +408,7 @@ describe('verification', () => {
     expect(a.calls).toBeGreaterThan(1);
   });
 
-  it('follows when an adapter reports itself unhealthy', async () => {
+  it('happens after an adapter reported itself unhealthy', async () => {
     const a = new ToyEngine('a');
     const { pool, network } = await setting({ a, b: new ToyEngine('b') });
     a.healthy = false;
@@ -419,7 +419,7 @@ describe('verification', () => {
     expect(a.calls).toBe(0);
   });
 
-  it('does not follow a 429', async () => {
+  it('does not happen after status 429', async () => {
     const busy = new ToyEngine('a', async () => {
       busy.healthy = false;
       throw unavailable({ status: 429 });

@@ -27,7 +27,7 @@ const perMinute = (requests: number | null, tokens: number | null = null) => ({
   limits: { requests_per_minute: requests, tokens_per_minute: tokens },
 });
 
-/** Settles, moves the clock, settles. */
+/** Runs all pending microtasks, advances the clock, and runs the microtasks that follow. */
 async function pass(clock: VirtualClock, ms: number): Promise<void> {
   await settle();
   clock.advance(ms);
@@ -72,7 +72,7 @@ describe('requests_per_minute', () => {
     await first;
     impatient.abort(new Error('enough'));
     await expect(second).rejects.toThrow('enough');
-    // Longer than the time for which a failed call is retried.
+    // The loop takes longer than the time for which a failed call is retried.
     for (let i = 0; i < 60; i++) await pass(clock, 1_000);
     expect(a.calls).toBe(2);
     a.pending[0]?.answer();
@@ -99,7 +99,7 @@ describe('tokens_per_minute', () => {
     await settle();
     a.pending[0]?.answer(replyOf([7], { usage }));
     await first;
-    // 100 tokens had been saved, and 100 must be saved once more: 1600 tokens at 100 per second.
+    // The bucket held 100 tokens and must hold 100 once more before the call begins: it needs 1600 tokens at 100 per second.
     const second = pool.generate(REQUEST, never());
     await pass(clock, 15_900);
     expect(a.calls).toBe(1);
@@ -126,7 +126,7 @@ describe('tokens_per_minute', () => {
     await pass(clock, 1_000);
     for (const call of [...a.pending]) call.answer(replyOf([7], { usage }));
     await Promise.all(calls);
-    // They used the expected tokens, so that no debt is left.
+    // The calls used as many tokens as were charged, so no debt is left.
     const next = pool.generate(REQUEST, never());
     await pass(clock, 1_000);
     expect(a.calls).toBe(5);
@@ -221,7 +221,7 @@ describe('locality prefer_local', () => {
     await Promise.all([...again, ...fresh]);
   });
 
-  it('is off by default', async () => {
+  it('has no effect unless it is configured', async () => {
     const it = await two('none');
     const all = calls(it, 2);
     await settle();

@@ -29,7 +29,7 @@ describe('a pool of simulated engines', () => {
     await Promise.all(sims.splice(0).map((sim) => sim.close()));
   });
 
-  /** Pauses, updates to v1 and resumes. */
+  /** Pauses the engines, updates their weights to v1 and resumes them. */
   const update = async (): Promise<void> => {
     await pool.pause({ mode: 'abort', whilePaused: 'reject' });
     for (const sim of sims) sim.updateWeights('v1');

@@ -31,7 +31,7 @@ export const REQUEST: GenerateRequest = {
   seed: null,
 };
 
-/** A reply of these ids to the prompt 1, 2, 3, each sampled with log-probability -0.5 by `version`. */
+/** Makes a reply with these ids to the prompt 1, 2, 3. Each id was sampled with log-probability -0.5 by `version`. */
 export function replyOf(ids: readonly number[], over: Partial<GenerateReply> = {}, version = 'v1'): GenerateReply {
   return {
     promptIds: Int32Array.of(1, 2, 3),
@@ -62,7 +62,7 @@ export type ToyFacts = {
   readonly metricsText?: string | null;
 };
 
-/** A call that a toy engine has received and not answered. */
+/** A call that a toy engine has received and not answered yet. */
 export type Pending = {
   readonly request: GenerateRequest;
   readonly signal: AbortSignal;
@@ -70,7 +70,7 @@ export type Pending = {
   readonly fail: (error: unknown) => void;
 };
 
-/** An engine that does what the test specifies, and records its requests. */
+/** An engine that answers as the test specifies, and records its requests. */
 export class ToyEngine implements Engine {
   readonly requests: GenerateRequest[] = [];
   readonly orders: string[] = [];
@@ -81,7 +81,7 @@ export class ToyEngine implements Engine {
   healthy = true;
   closed = 0;
   renders = 0;
-  /** Answers a call; `null` leaves the call in `pending`. */
+  /** Answers a call. When it is `null`, calls stay in `pending` until the test answers them. */
   onCall: ((request: GenerateRequest, signal: AbortSignal) => Promise<GenerateReply>) | null;
   onOrder: (order: string, signal: AbortSignal) => Promise<void> = async () => {};
 
@@ -91,7 +91,7 @@ export class ToyEngine implements Engine {
     this.facts = facts;
   }
 
-  /** An engine that leaves its calls pending. */
+  /** Makes an engine that leaves its calls pending. */
   static held(id: string, facts: ToyFacts = {}): ToyEngine {
     return new ToyEngine(id, null, facts);
   }
@@ -196,7 +196,7 @@ export function specOf(id: string, over: Partial<EngineSpec> = {}): EngineSpec {
   return { ...engineSpecSchema.parse({ engine_id: id, base_url: `http://${id}.example:8000` }), ...over };
 }
 
-/** Servers by engine id, for pools to connect to. A test can replace the server of an id. */
+/** The servers to which pools connect, by engine id. A test can replace the server of an id. */
 export class ToyNetwork {
   readonly connections: ToyEngine[] = [];
   private readonly servers = new Map<string, (spec: EngineSpec) => Promise<ToyEngine>>();

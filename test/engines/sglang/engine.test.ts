@@ -34,7 +34,7 @@ afterEach(async () => {
 const PROMPT = promptIdsOf([{ role: 'user', content: 'hi  é' }]);
 
 describe('requests to SGLang', () => {
-  it("messages and tools are sent unchanged, with explicit sampling and the call's id", async () => {
+  it("send messages and tools unchanged, with explicit sampling and the call's id", async () => {
     await start({}, { api_key: 'k' });
     await generate({
       tools: [{ type: 'function', function: { name: 'f' } }],
@@ -70,7 +70,7 @@ describe('requests to SGLang', () => {
     expect(call?.headers).toMatchObject({ 'x-smg-routing-key': 'ses_1', authorization: 'Bearer k' });
   });
 
-  it('a bound above the context length is left out, and one that exceeds it after the prompt is dropped when refused', async () => {
+  it('leave out a token limit above the context length, and one that the server refuses because of the prompt', async () => {
     await start();
     await generate({ maxTokens: 32_000 });
     expect(server.calls()[0]?.body).not.toHaveProperty('max_tokens');
@@ -83,7 +83,7 @@ describe('requests to SGLang', () => {
     expect(server.calls().map(({ body }) => body.max_tokens)).toEqual([undefined, 4_000, undefined]);
   });
 
-  it('it is paused and resumed, and returns metrics', async () => {
+  it('pause and resume the server, and read its metrics', async () => {
     await start();
     await engine.pause('keep', never);
     await engine.pause('abort', never);
@@ -255,7 +255,7 @@ const GOOD = [
   [-0.75, 2, null],
 ];
 
-describe('rejects, with the reason,', () => {
+describe('an invalid reply', () => {
   const cases: [string, (reply: Reply) => unknown, RegExp][] = [
     ['no prompt ids', (r) => withChoice(r, { prompt_token_ids: null }), /prompt_token_ids is missing/],
     ['prompt ids that are not token ids', (r) => withChoice(r, { prompt_token_ids: [1, -5] }), /prompt_token_ids/],
@@ -311,7 +311,7 @@ describe('rejects, with the reason,', () => {
       /no token was sampled|entries/,
     ],
   ];
-  it.each(cases)('%s', async (_, spoil, message) => {
+  it.each(cases)('is rejected with the reason: %s', async (_, spoil, message) => {
     await start();
     server.script.spoil = spoil;
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(message) });
@@ -322,7 +322,7 @@ describe('rejects, with the reason,', () => {
     ['an infinite logprob', (text: string) => text.replaceAll('-0.25', '-1e999'), /finite/],
     ['NaN, which is not JSON', (text: string) => text.replace('-0.25', 'NaN'), /not JSON/],
     ['garbage', () => '<html>bad gateway</html>', /not JSON/],
-  ])('%s', async (_, change, message) => {
+  ])('is rejected with the reason: %s', async (_, change, message) => {
     await start();
     server.script.answer = ({ body, response }) =>
       void response.writeHead(200).end(change(JSON.stringify(server.chatReply(body))));
@@ -361,17 +361,20 @@ describe('server failures', () => {
     });
   });
 
-  it.each([false, true])('a truncated reply is an error, since tokens were sampled; streamed: %s', async (stream) => {
-    await start({ age: 'stream_ids' });
-    server.script.answer = ({ response }) => {
-      response.writeHead(200, stream ? { 'content-type': 'text/event-stream' } : { 'content-length': 1000 });
-      response.write(stream ? 'data: {"id":"cpl_mine","choices":[]}\n\n' : '{"id":', () => response.destroy());
-    };
-    const listener = { started: () => {}, delta: () => {} };
-    await expect(generate(stream ? { listener } : {})).rejects.toMatchObject({ code: 'engine_error' });
-  });
+  it.each([false, true])(
+    'reject with an error for a truncated reply, because tokens were sampled; streamed: %s',
+    async (stream) => {
+      await start({ age: 'stream_ids' });
+      server.script.answer = ({ response }) => {
+        response.writeHead(200, stream ? { 'content-type': 'text/event-stream' } : { 'content-length': 1000 });
+        response.write(stream ? 'data: {"id":"cpl_mine","choices":[]}\n\n' : '{"id":', () => response.destroy());
+      };
+      const listener = { started: () => {}, delta: () => {} };
+      await expect(generate(stream ? { listener } : {})).rejects.toMatchObject({ code: 'engine_error' });
+    },
+  );
 
-  it('a stream that ends early is an error', async () => {
+  it('reject with an error for a stream that ends early', async () => {
     await start({ age: 'stream_ids' });
     server.script.answer = ({ response }) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -384,7 +387,7 @@ describe('server failures', () => {
     });
   });
 
-  it('an abort ends the call by its id and rejects with the reason', async () => {
+  it('reject with the reason of the signal on an abort, which ends the call by its id', async () => {
     await start();
     const controller = new AbortController();
     const aborted = new Promise<unknown>((resolve) => {

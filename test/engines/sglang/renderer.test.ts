@@ -4,15 +4,15 @@ import { findGenerationPrompt } from '../../../src/engines/sglang/renderer.ts';
 
 type Message = { role: string; content: string; reasoning_content?: string; tool_calls?: unknown[] };
 
-/** A template like those of models: ids from 1,000 on are text. */
+/** A chat template for tests. Ids from 1,000 on are text, all others belong to the template. */
 type Template = {
   start: number[];
-  /** The ids that open every turn, before its role. */
+  /** The ids with which every turn begins, before its role. */
   open: number[];
   headEnd: number[];
   close: number[];
-  /** The ids of the generation prompt after the assistant's header. */
-  behind: number[];
+  /** The ids of the generation prompt that follow the assistant's header. */
+  promptEnd: number[];
   /** Whether a last turn without thinking is rendered with an empty thinking block. */
   emptyThinking: boolean;
   refusesSystem: boolean;
@@ -23,7 +23,7 @@ const ROLES: Readonly<Record<string, number>> = { system: 50, user: 51, assistan
 const textIds = (text: string): number[] => Array.from(text, (letter) => 1_000 + (letter.codePointAt(0) ?? 0));
 
 function generationPrompt(template: Template): number[] {
-  return [...template.open, ROLES.assistant as number, ...template.headEnd, ...template.behind];
+  return [...template.open, ROLES.assistant as number, ...template.headEnd, ...template.promptEnd];
 }
 
 function render(template: Template, texts: readonly string[], tools: string): Int32Array | null {
@@ -59,14 +59,14 @@ const templates: fc.Arbitrary<Template> = fc.record({
   open: special(20, 2),
   headEnd: special(30, 2),
   close: special(40, 2).filter((ids) => ids.length > 0),
-  behind: fc.constantFrom([], [60], [60, 70], [60, 70, 61]),
+  promptEnd: fc.constantFrom([], [60], [60, 70], [60, 70, 61]),
   emptyThinking: fc.boolean(),
   refusesSystem: fc.boolean(),
   preamble: fc.boolean(),
 });
 
 describe('findGenerationPrompt', () => {
-  it('finds the generation prompt or nothing, never something else', async () => {
+  it('finds the generation prompt or returns null, but never returns other ids', async () => {
     let actual = 0;
     await fc.assert(
       fc.asyncProperty(templates, async (template) => {

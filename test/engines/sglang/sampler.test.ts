@@ -39,7 +39,7 @@ function resumeFrom(ids: number[]): SampledTokens {
   };
 }
 
-/** Both ways to send a prompt of ids. */
+/** The two endpoints to which a prompt of ids can be sent. */
 const WAYS = [
   ['input_ids', '/v1/chat/completions', {}],
   ['generate', '/generate', { inputIds: false }],
@@ -78,7 +78,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     expect(await generate({ messageTexts: [quoted] })).toMatchObject({ finishReason: 'stop' });
   });
 
-  it('is followed by the first part of a resumed reply, and both parts are one reply', async () => {
+  it('is sent together with the first part of a resumed reply, and both parts are returned as one reply', async () => {
     await start({ ...script, modelInfo: { weight_version: 'new' } });
     server.script.ids = [12, 2];
     const reply = await generate({ resumeFrom: resumeFrom([21, 22]), maxTokens: 10, ...withTools });
@@ -94,7 +94,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
       { version: 'new', start: 2, end: 4 },
     ]);
     expect(reply.usage).toEqual({ prompt_tokens: 4, completion_tokens: 4, cached_tokens: 0 });
-    // The close is not part of the text.
+    // The id 2, which closes the turn, is not part of the text.
     expect(reply.message.content).toBe('<21><22><12>');
   });
 
@@ -192,7 +192,7 @@ describe('sampling by /generate', () => {
     await expect(generate(withTools)).rejects.toMatchObject({ code: 'engine_unavailable' });
   });
 
-  it('rejects a forced call, which nothing would enforce', async () => {
+  it('rejects a request that forces a tool call, because the server would not enforce it', async () => {
     await start(native);
     await expect(generate({ ...withTools, toolChoice: 'required' })).rejects.toMatchObject({
       code: 'unsupported',

@@ -4,14 +4,14 @@ import { type Handler, json, type Received, ScriptedServer, sendStream } from '.
 
 export type Age = 'meta_info' | 'token_ids' | 'sglext' | 'stream_ids';
 
-/** The features of a scripted SGLang server, and what it samples. */
+/** What a scripted SGLang server supports, and what it samples. */
 export type Script = {
   age: Age;
   inputIds: boolean;
   generate: boolean;
   chatTokenize: boolean;
   parsers: boolean;
-  /** Whether streams lack the log-probability of a last token without text. */
+  /** Whether streams lack the log-probability of a last token without text, as in some releases. */
   losesLast: boolean;
   seeds: boolean;
   echo: boolean;
@@ -22,9 +22,9 @@ export type Script = {
   text: string;
   finish: Record<string, unknown>;
   meta: Record<string, unknown>;
-  /** Changes the reply to a call with a `rid`, which probes do not have. */
+  /** Changes the reply to a call with a `rid`. Probes have no `rid`, so their replies stay as they are. */
   spoil: (reply: Record<string, unknown>) => unknown;
-  /** Answers such a call instead of the server. */
+  /** Answers a call with a `rid` instead of the server; `null` leaves it to the server. */
   answer: ((received: Received) => void) | null;
 };
 
@@ -50,7 +50,10 @@ const DEFAULTS: Script = {
 
 const ROLE_IDS: Readonly<Record<string, number>> = { system: 101, user: 102, assistant: 103, tool: 104 };
 
-/** One id per character, after an opening and a role, and followed by a close. Every rendering ends with the generation prompt. */
+/**
+ * Returns the prompt ids of a conversation. Each message is an opening id, a role id, one id per character and a closing id. Every
+ * rendering ends with the generation prompt.
+ */
 export function promptIdsOf(messages: readonly { role: string; content?: string | null }[]): number[] {
   const turns = messages.flatMap(({ role, content }) => [
     1,
@@ -62,7 +65,7 @@ export function promptIdsOf(messages: readonly { role: string; content?: string 
   return [...turns, 1, 103];
 }
 
-/** A loopback server with SGLang's API that follows `script`. */
+/** A loopback server with SGLang's API that behaves as `script` states. */
 export class SglangScript {
   readonly http: ScriptedServer;
   script: Script;
@@ -97,7 +100,7 @@ export class SglangScript {
     };
   }
 
-  /** The calls with a completion id, which probes do not have. */
+  /** Returns the received calls that have a completion id, which probes do not have. */
   calls(path = '/v1/chat/completions'): Received[] {
     return this.http.received.filter((received) => received.path === path && 'rid' in received.body);
   }
@@ -127,7 +130,7 @@ export class SglangScript {
     else json(response, 200, 'rid' in body ? script.spoil(reply) : reply);
   }
 
-  /** The ids in the fields of the server's release, according to the flags in `body`. */
+  /** Makes a chat completion that has the ids in the fields of the server's release, according to the flags in `body`. */
   chatReply(body: Record<string, unknown>): Record<string, unknown> {
     const { script } = this;
     const promptIds = this.promptOf(body);
@@ -246,7 +249,7 @@ function separate(text: string): object {
 
 type ParsedCalls = { normal_text: string; calls: { tool_index: number; name: string; parameters: string }[] };
 
-/** Calls are written `[[name arguments]]`. */
+/** Parses tool calls from text, in which they are written `[[name arguments]]`. */
 function parseCalls(text: string): ParsedCalls {
   const calls = [...text.matchAll(/\[\[(\w+) (.*?)\]\]/g)].map(([, name = '', parameters = ''], index) => ({
     tool_index: index,

@@ -36,7 +36,7 @@ async function running(): Promise<void> {
   while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
 }
 
-/** A reply that a pause has interrupted after its first token, and whose engine has new weights since. */
+/** Samples a reply that a pause interrupts after its first token, and updates the weights of its engine. */
 async function brokenOff(): Promise<{ reply: GenerateReply; completionId: string }> {
   for (let attempt = 0; ; attempt++) {
     const completionId = `cpl_one${attempt}`;
@@ -84,7 +84,7 @@ describe.each([false, true])('an update during a reply, by /generate: %s', (forc
   });
 });
 
-describe('a server with wrong replies', () => {
+describe('replies of a faulty server', () => {
   const faultyReplies: [FaultKind, string][] = [
     ['http_400_context', 'engine_rejected'],
     ['http_429', 'engine_unavailable'],
@@ -109,7 +109,7 @@ describe('a server with wrong replies', () => {
     faultyReplies.flatMap(([kind, code]) =>
       (['chat', 'input_ids', 'generate'] as const).map((way) => [kind, way, code] as const),
     ),
-  )('%s by %s is %s', async (kind, way, code) => {
+  )('that have the fault %s make a call by %s reject with %s', async (kind, way, code) => {
     await start({}, way === 'generate');
     const ids = prompted([...(await promptIds())]);
     await engine.generate(
@@ -123,7 +123,7 @@ describe('a server with wrong replies', () => {
   });
 });
 
-it.each([false, true])('is rejected when it reports another prompt, by /generate: %s', async (forceNative) => {
+it.each([false, true])('a reply that reports another prompt is rejected, by /generate: %s', async (forceNative) => {
   await start({}, forceNative);
   sim.setFaults([{ kind: 'echo_other_prompt' }]);
   await expect(byTokens()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/prompted/) });

@@ -19,7 +19,7 @@ const sims: [string, SimOptions][] = [
   ['a strict vLLM with routed experts', { scaleOut: true, strict: true, routedExperts: true }],
   ['vLLM with ids and experts as an object', { scaleOut: true, routedExperts: true, routedExpertsForm: 'object' }],
   ['vLLM with neither versions nor a control plane', { scaleOut: true, devMode: false, reportVersions: 'none' }],
-  ['vLLM that tells versions in every reply', { scaleOut: true, reportVersions: 'all' }],
+  ['vLLM that reports versions in every reply', { scaleOut: true, reportVersions: 'all' }],
 ];
 
 for (const [name, options] of sims) {

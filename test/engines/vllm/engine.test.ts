@@ -51,7 +51,7 @@ afterEach(async () => {
 });
 
 describe('requests to vLLM', () => {
-  it('messages and tools are sent unchanged, with explicit sampling and the fields for exact tokens', async () => {
+  it('send messages and tools unchanged, with explicit sampling and the fields for exact tokens', async () => {
     await generate({
       tools: [{ type: 'function', function: { name: 'f' } }],
       toolsText: '[{"type":"function", "function":{"name":"f"}}]',
@@ -84,7 +84,7 @@ describe('requests to vLLM', () => {
     expect(call?.headers['x-session-id']).toBe('ses_1');
   });
 
-  it('a bound above the context length is left out, and one that exceeds it after the prompt is dropped when refused', async () => {
+  it('leave out a token limit above the context length, and one that the server refuses because of the prompt', async () => {
     await generate({ maxTokens: 32_000 });
     expect(server.chats[0]?.body).not.toHaveProperty('max_tokens');
     server.onChat = (received) => {
@@ -96,7 +96,7 @@ describe('requests to vLLM', () => {
     expect(server.chats.map(({ body }) => body.max_tokens)).toEqual([undefined, 4_000, undefined]);
   });
 
-  it('tokens are counted in the rendered conversation', async () => {
+  it('count the tokens of the rendered conversation', async () => {
     const count = await (await connect()).countTokens(request(), new AbortController().signal);
     expect(count).toBe(7);
     const call = server.received.findLast(({ path }) => path === '/tokenize');
@@ -201,7 +201,7 @@ describe('a parsed reply', () => {
     expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
     clock.advance(1_000);
     expect((await generate()).versionSpans).toEqual([{ version: '8', start: 0, end: 3 }]);
-    // Also for a short call soon after the version was read.
+    // The version is unknown even for a short call soon after it was read.
     server.onChat = (received) => {
       server.version = '9';
       json(received.response, 200, vllmReply(received));
@@ -219,7 +219,7 @@ function withChoice(reply: Record<string, unknown>, over: object): Record<string
 
 const entry = (logprob: unknown) => ({ token: 't', logprob, bytes: null, top_logprobs: [] });
 
-describe('rejects, with the reason,', () => {
+describe('an invalid reply', () => {
   type Break = (reply: Record<string, unknown>) => unknown;
   const cases: [string, Break, RegExp][] = [
     ['no prompt ids', ({ prompt_token_ids: _, ...rest }) => rest, /prompt_token_ids is missing/],
@@ -285,7 +285,7 @@ describe('rejects, with the reason,', () => {
       /no token was sampled/,
     ],
   ];
-  it.each(cases)('%s', async (_, broken, message) => {
+  it.each(cases)('is rejected with the reason: %s', async (_, broken, message) => {
     server.onChat = (received) => json(received.response, 200, broken(vllmReply(received)));
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -294,14 +294,14 @@ describe('rejects, with the reason,', () => {
     });
   });
 
-  it('a logprob that is not a number', async () => {
+  it('is rejected when a logprob is not a number', async () => {
     server.onChat = (received) => {
       received.response.end(JSON.stringify(vllmReply(received)).replace('"logprob":-0.25', '"logprob":1e999'));
     };
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/finite/) });
   });
 
-  it('a body that is not JSON', async () => {
+  it('is rejected when its body is not JSON', async () => {
     server.onChat = ({ response }) => {
       response.end('<html>bad gateway</html>');
     };
@@ -343,7 +343,7 @@ describe('server failures', () => {
     });
   });
 
-  it('a connection that breaks during the reply is an engine error, since tokens may have been sampled', async () => {
+  it('reject with an engine error for a connection that breaks during the reply, because tokens may have been sampled', async () => {
     server.onChat = ({ response }) => {
       response.writeHead(200, { 'content-length': 1000 });
       response.write('{"id":', () => response.destroy());
@@ -352,14 +352,14 @@ describe('server failures', () => {
     expect(engine?.info()).toMatchObject({ healthy: false, inflight: 0 });
   });
 
-  it('a server that cannot be reached is unavailable', async () => {
+  it('reject with engine_unavailable when the server cannot be reached', async () => {
     await connect();
     await server.close();
     await expect(generate()).rejects.toMatchObject({ code: 'engine_unavailable' });
     await server.listen();
   });
 
-  it('an abort closes the connection and rejects with its reason', async () => {
+  it('reject with the reason of the signal on an abort, which closes the connection', async () => {
     await connect();
     const controller = new AbortController();
     const closed = new Promise<void>((resolve) => {
@@ -373,7 +373,7 @@ describe('server failures', () => {
     expect(engine?.info().inflight).toBe(0);
   });
 
-  it('a model that the server does not have is refused at connection', async () => {
+  it('reject the connection when the server does not have the model', async () => {
     await expect(connect({ model: 'other' })).rejects.toMatchObject({ code: 'engine_error' });
   });
 });

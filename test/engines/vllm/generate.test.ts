@@ -44,10 +44,10 @@ async function connect(options: TokenOptions = {}): Promise<Engine> {
   return engine;
 }
 
-/** Longer than every pause between retries, and shorter than every time limit. */
+/** Time that is longer than every pause between retries, and shorter than every time limit. */
 const LONGEST_PAUSE_MS = 5_000;
 
-/** Records pauses and ends them immediately; time limits never expire. */
+/** A clock that records pauses and ends them immediately. Its time limits never expire. */
 const impatient: Clock = {
   monotonicMs: () => 0,
   nowMs: () => 0,
@@ -431,7 +431,7 @@ const entries = (...logprobs: unknown[]) => ({
   logprobs: { content: logprobs.map((logprob, i) => entry(logprob, [11, 12, 2][i])) },
 });
 
-describe('a wrong reply is rejected, with engine and field:', () => {
+describe('an invalid reply', () => {
   type Lie = (reply: Json) => unknown;
   const faultyReplies: [string, Lie, RegExp][] = [
     ['no response ids', (r) => withChoice(r, { token_ids: null }), /token_ids is missing/],
@@ -514,7 +514,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
       /no token was sampled/,
     ],
   ];
-  it.each(faultyReplies)('%s', async (_, corrupt, message) => {
+  it.each(faultyReplies)('is rejected with the engine and the field: %s', async (_, corrupt, message) => {
     const failure = await generate({ generated: corrupt }).catch((error: unknown) => error);
     expect(failure).toMatchObject({ code: 'engine_error', details: { engine_id: 'the-engine' } });
     expect((failure as Error).message).toMatch(message);
@@ -522,7 +522,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
     expect(engine?.info()).toMatchObject({ healthy: false, inflight: 0, capabilities: { token_input: 'generate' } });
   });
 
-  it('a logprob of NaN, which is not JSON', async () => {
+  it('is rejected when a logprob is NaN, which is not JSON', async () => {
     await connect();
     server.routes[GENERATE] = ({ response }) => {
       response.end('{"choices":[{"logprobs":{"content":[{"logprob":NaN}]}}]}');
@@ -533,7 +533,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
     });
   });
 
-  it('a truncated reply', async () => {
+  it('is rejected when it is truncated', async () => {
     await connect();
     server.routes[GENERATE] = ({ response }) => {
       response.writeHead(200, { 'content-length': 1000 });
@@ -561,7 +561,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
     ],
     ['an error with status 200', () => ({ error: { message: 'no parser' } }), /error inside: no parser/],
   ];
-  it.each(derendered)('%s', async (_, corrupt, message) => {
+  it.each(derendered)('is rejected when the parsers return %s', async (_, corrupt, message) => {
     await connect();
     serveTokens(server, { derendered: corrupt });
     await expect(engine?.generate(tokenRequest(), never())).rejects.toMatchObject({
@@ -571,7 +571,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
     });
   });
 
-  it('a reply without its prompt, after which the engine gets no more ids', async () => {
+  it('is rejected when it does not show its prompt, and the engine is sent no ids afterwards', async () => {
     const silent = ({ prompt_token_ids: _, usage: __, ...reply }: Json): unknown => reply;
     await expect(generate({ generated: silent })).rejects.toMatchObject({
       code: 'engine_error',
@@ -583,7 +583,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
     ]);
   });
 
-  it('a version that changes during the call is unknown', async () => {
+  it('a reply has no version when the version changes during the call', async () => {
     server.version = '7';
     await connect();
     const versions = async () => (await engine?.generate(tokenRequest(), never()))?.versionSpans;

@@ -33,7 +33,7 @@ const capabilities = async () => (await connect()).info().capabilities;
 const posts = (path: string): Received[] =>
   server.received.filter((received) => received.method === 'POST' && received.path === path);
 
-/** Adds the control endpoints of a development server. */
+/** Adds the control endpoints of a server in development mode. */
 function serveControl(): void {
   server.routes['GET /is_paused'] = ({ response }) => json(response, 200, { is_paused: false });
   server.routes['/pause'] = ({ response }) => json(response, 200, { status: 'paused' });

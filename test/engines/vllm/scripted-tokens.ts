@@ -8,21 +8,21 @@ export const DERENDER = '/v1/chat/completions/derender';
 
 export type Json = Record<string, unknown>;
 
-/** How a server that accepts ids answers; the options change its replies. */
+/** How a scripted server that accepts ids answers. The options change its replies. */
 export type TokenOptions = {
   responseIds?: number[];
   generated?: (reply: Json, received: Received) => unknown;
   message?: Json;
-  /** Whether the parsers parse ids, and do not show the closing one; by default they parse text. */
+  /** Whether the parsers work on ids and do not show the closing id. By default they work on text. */
   readsIds?: boolean;
   derendered?: (reply: Json, received: Received) => unknown;
   rendered?: (reply: Json, received: Received) => unknown;
 };
 
-/** The id that closes a turn, and that ends the server's reply. */
+/** The id that closes a turn and ends the server's reply. */
 const CLOSE = 2;
 
-/** Adds the routes for prompts of ids to a scripted server. Its template has an id per byte of a message, and a close. */
+/** Adds the routes for prompts of ids to a scripted server. Its template has an id for each byte of a message, and a closing id. */
 export function serveTokens(server: ScriptedServer, options: TokenOptions = {}): void {
   const { responseIds = [11, 12, 2], message = { role: 'assistant', content: 'Hello.' } } = options;
   const same = (reply: Json): unknown => reply;
@@ -89,13 +89,13 @@ function generateReply(received: Received, responseIds: number[]): Json {
   };
 }
 
-/** The reply with fields of its only choice replaced. */
+/** Returns the reply with fields of its only choice replaced. */
 export function withChoice(reply: Json, over: object): Json {
   const [choice] = reply.choices as object[];
   return { ...reply, choices: [{ ...choice, ...over }] };
 }
 
-/** The requests of sessions, without probes, that a server received at a path. */
+/** Returns the requests that a server received at a path, without those of probes. */
 export function callsOf(server: ScriptedServer, path: string): Received[] {
   return server.received.filter(
     (received) => received.path === path && received.headers['x-request-id'] === 'cpl_mine',
@@ -125,7 +125,7 @@ export function tokenRequest(over: Partial<GenerateRequest> = {}): GenerateReque
   };
 }
 
-/** The ids of a derender request. */
+/** Returns the ids that a derender request contains. */
 export function derenderedIds(received: Received | undefined): number[] | undefined {
   type Body = { generate_response: { choices: { token_ids: number[] }[] } };
   return (received?.body as Body | undefined)?.generate_response.choices[0]?.token_ids;

@@ -45,7 +45,7 @@ function request(seed: number, over: Partial<GenerateRequest> = {}): GenerateReq
   };
 }
 
-/** Replaces the ids of calls, which are new each time. */
+/** Replaces the ids of tool calls, which differ in every reply. */
 function withoutIds(reply: GenerateReply): GenerateReply {
   const { message } = reply;
   const calls = message.tool_calls?.map((call, index) => ({ ...call, id: `call_${index}` }));
@@ -60,7 +60,7 @@ async function bothWays(
   const deltas: ReplyDelta[] = [];
   const listener = { started: () => {}, delta: (delta: ReplyDelta) => void deltas.push(delta) };
   const streamed = await engine.generate({ ...sentCall, listener }, never);
-  // The content of the prefix cache may differ.
+  // The number of cached tokens is not compared, because the content of the prefix cache may differ.
   const cached = { cached_tokens: 0 };
   return {
     whole: withoutIds({ ...whole, usage: { ...whole.usage, ...cached } }),
@@ -79,37 +79,34 @@ const scenarios: [string, object[]][] = [
   ['a choice', [{ choice: { id: 'c', options: [{ reply: [{ text: 'Yes.' }] }, { reply: [call('bash', 'no')] }] } }]],
 ];
 
-describe.each([...TEMPLATE_MODES])(
-  'with a seed and the %s template, streamed and whole replies are equal',
-  (templateMode) => {
-    it.each(scenarios)('for %s', async (_, reply) => {
-      await start({ templateMode, scenarios: [{ name: 's', rules: [{ reply }] }] as SimOptions['scenarios'] });
-      for (const seed of [1, 2, 3]) {
-        const { whole, streamed, deltas } = await bothWays(request(seed));
-        expect(streamed).toEqual(whole);
-        expect(deltas.length).toBeGreaterThan(0);
-      }
-      expect(engine.info().streaming).toBe(true);
-    });
+describe.each([...TEMPLATE_MODES])('streamed and whole replies with a seed and the %s template', (templateMode) => {
+  it.each(scenarios)('are equal for %s', async (_, reply) => {
+    await start({ templateMode, scenarios: [{ name: 's', rules: [{ reply }] }] as SimOptions['scenarios'] });
+    for (const seed of [1, 2, 3]) {
+      const { whole, streamed, deltas } = await bothWays(request(seed));
+      expect(streamed).toEqual(whole);
+      expect(deltas.length).toBeGreaterThan(0);
+    }
+    expect(engine.info().streaming).toBe(true);
+  });
 
-    it('for a length stop in thinking and in text, and for stop strings', async () => {
-      const reply = [{ think: { text: 'Let me think about it.' } }, { text: 'One two three four five six seven.' }];
-      await start({ templateMode, scenarios: [{ name: 's', rules: [{ reply }] }] as SimOptions['scenarios'] });
-      for (const maxTokens of [1, 3, 12, 15]) {
-        const { whole, streamed } = await bothWays(request(7, { maxTokens }));
-        expect(streamed).toEqual(whole);
-        expect(streamed.finishReason).toBe('length');
-      }
-      for (const stop of ['three four', 'about', ' seven.']) {
-        const { whole, streamed } = await bothWays(request(7, { stop: [stop] }));
-        expect(streamed).toEqual(whole);
-        expect(streamed.stop).toEqual({ kind: 'string', text: stop });
-      }
-    });
-  },
-);
+  it('are equal when the token limit ends them in thinking or in text, and when a stop string does', async () => {
+    const reply = [{ think: { text: 'Let me think about it.' } }, { text: 'One two three four five six seven.' }];
+    await start({ templateMode, scenarios: [{ name: 's', rules: [{ reply }] }] as SimOptions['scenarios'] });
+    for (const maxTokens of [1, 3, 12, 15]) {
+      const { whole, streamed } = await bothWays(request(7, { maxTokens }));
+      expect(streamed).toEqual(whole);
+      expect(streamed.finishReason).toBe('length');
+    }
+    for (const stop of ['three four', 'about', ' seven.']) {
+      const { whole, streamed } = await bothWays(request(7, { stop: [stop] }));
+      expect(streamed).toEqual(whole);
+      expect(streamed.stop).toEqual({ kind: 'string', text: stop });
+    }
+  });
+});
 
-/** Every fault of the simulated engine in a reply, and what the error must name. */
+/** Every fault that the simulated engine can put into a reply, and what the error must name. */
 const faultyReplies: [FaultKind, RegExp][] = [
   ['missing_ids', /token_ids is missing/],
   ['logprobs_length', /logprobs\.content has \d+ entries for \d+ token_ids/],
@@ -125,7 +122,7 @@ const faultyReplies: [FaultKind, RegExp][] = [
   ['reset_mid', /broke off/],
 ];
 
-describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s mode,', (mode) => {
+describe.each(['chat', 'streamed', 'tokens'] as const)('a faulty engine in %s mode', (mode) => {
   const ask = async (): Promise<GenerateReply> => {
     const sentCall = request(1);
     const listener = { started: () => {}, delta: () => {} };
@@ -135,7 +132,7 @@ describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s
     return engine.generate({ ...sentCall, prompt: { ids, json: Buffer.from(ids.join(',')) } }, never);
   };
 
-  it.each(faultyReplies)('%s is rejected', async (kind, message) => {
+  it.each(faultyReplies)('has its reply rejected for the fault %s', async (kind, message) => {
     await start({ scaleOut: true });
     await expect(ask()).resolves.toMatchObject({ finishReason: 'stop' });
     sim.setFaults([{ kind }]);
@@ -147,7 +144,7 @@ describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s
     expect(engine.info()).toMatchObject({ inflight: 0, healthy: false });
   });
 
-  it('the ids of another call are rejected', async () => {
+  it('has its reply rejected when it contains the ids of another call', async () => {
     await start({ scaleOut: true });
     const other = ['{"role":"user","content":"Something else, and longer."}'];
     await engine.generate(request(2, { completionId: 'cpl_other', messageTexts: other }), new AbortController().signal);
@@ -159,7 +156,7 @@ describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s
   });
 });
 
-it('a reply to other ids than were sent is rejected', async () => {
+it('a reply to ids that differ from the sent ones is rejected', async () => {
   await start({ scaleOut: true });
   sim.setFaults([{ kind: 'echo_other_prompt' }]);
   const never = new AbortController().signal;

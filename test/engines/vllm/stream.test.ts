@@ -188,12 +188,12 @@ describe('a streamed reply', () => {
 type Chunk = { choices: Record<string, unknown>[]; usage?: object; [field: string]: unknown };
 type Change = (chunks: Chunk[]) => unknown[];
 
-/** Replaces fields of the choice of one chunk. */
+/** Makes a change that replaces fields of the choice of one chunk. */
 const choice =
   (index: number, over: object): Change =>
   (chunks) =>
     chunks.map((chunk, i) => (i === index ? { ...chunk, choices: [{ ...chunk.choices[0], ...over }] } : chunk));
-/** Inserts a chunk between the finish chunk and the usage. */
+/** Makes a change that inserts a chunk between the finish chunk and the usage. */
 const afterFinish =
   (over: object): Change =>
   (chunks) => {
@@ -203,7 +203,7 @@ const afterFinish =
   };
 const entry = (logprob: unknown, token = 't') => ({ content: [{ token, logprob }] });
 
-describe('a stream is rejected, with the reason,', () => {
+describe('an invalid stream', () => {
   const cases: [string, Change, RegExp][] = [
     [
       'without prompt ids',
@@ -310,7 +310,7 @@ describe('a stream is rejected, with the reason,', () => {
     ],
     ['that is not JSON', (chunks) => [...chunks.slice(0, 2), '{"id": "chatcmpl-'], /not JSON/],
   ];
-  it.each(cases)('%s', async (_, change, message) => {
+  it.each(cases)('is rejected with the reason: %s', async (_, change, message) => {
     server.onChat = (received) => sendStream(received.response, change(vllmChunks(received) as Chunk[]));
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -320,13 +320,13 @@ describe('a stream is rejected, with the reason,', () => {
     expect(engine.info().inflight).toBe(0);
   });
 
-  it('but not for an empty chunk after the finish', async () => {
+  it('is not a stream with an empty chunk after the finish', async () => {
     server.onChat = (received) =>
       sendStream(received.response, afterFinish({ delta: { content: '' } })(vllmChunks(received) as Chunk[]));
     expect((await generate()).message.content).toBe('Hello.');
   });
 
-  it('without [DONE]', async () => {
+  it('is rejected when [DONE] is missing', async () => {
     server.onChat = (received) => sendStream(received.response, vllmChunks(received), '');
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -334,7 +334,7 @@ describe('a stream is rejected, with the reason,', () => {
     });
   });
 
-  it('when its connection breaks after deltas', async () => {
+  it('is rejected when its connection breaks after deltas', async () => {
     const relayed = new Heard();
     server.onChat = (received) => {
       const [first, second] = vllmChunks(received);
@@ -372,7 +372,7 @@ describe('an engine whose stream lost ids', () => {
   });
 });
 
-it('streaming can be switched off', async () => {
+it('an engine does not stream when streaming is switched off', async () => {
   const quiet = await createVllmEngine(engineSpecSchema.parse({ base_url: server.baseUrl, stream: 'off' }), {
     clock: new VirtualClock(),
   });
