@@ -10,7 +10,7 @@ import { streamOf } from './whole-stream.ts';
 
 const context: CallContext = { headers: {}, query: new URLSearchParams('alt=sse'), model: 'policy', stream: true };
 
-/** A reply that calls whatever tool the request declared. */
+/** Makes a reply that calls the tool with this name, which the request declared. */
 function replyCalling(name: string): CanonicalReply {
   return {
     completionId: 'cpl_1',
@@ -39,7 +39,7 @@ describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))(
       let accepted = 0;
       fc.assert(
         fc.property(strangeBody(name), (input) => {
-          // Encoded as JSON once, because a request cannot contain what JSON cannot represent.
+          // The body is encoded as JSON once, because a request cannot contain what JSON cannot represent.
           const foreign: unknown = JSON.parse(JSON.stringify(input) ?? 'null');
           for (const parse of [dialect.parseRequest, dialect.parseCount]) {
             try {

@@ -30,7 +30,7 @@ function eventsIn(stream: string): { name: string | null; data: string }[] {
 
 type Piece = { readonly kind: 'reasoning' | 'text' | 'call' | 'arguments'; readonly at: number; readonly text: string };
 
-/** Per dialect, a client's reader: returns the pieces of a stream in order. */
+/** For each dialect, a function that reads a stream as a client does and returns its pieces in order. */
 const READERS: Record<string, (stream: string) => Piece[]> = {
   openai_chat: (stream) =>
     eventsIn(stream)
@@ -154,7 +154,7 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
         const stream = dialect.openStream(head, requestFor(dialect));
         const sent = new SentDeltas();
         let text = stream.start();
-        // The engine streams some of the deltas, and the whole message provides the missing ones.
+        // Only the first deltas are streamed; the complete message provides the missing ones.
         for (const delta of deltas.slice(0, relayed)) {
           sent.add(delta);
           text += stream.delta(delta);
@@ -198,7 +198,7 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
 });
 
 describe('a stream of the chat dialect', () => {
-  /** The deltas that are sent before the end. */
+  /** Returns the text of the deltas that are sent before the end of the stream. */
   const early = (...deltas: ReplyDelta[]): string => {
     const stream = openaiChat.openStream(head, requestFor(openaiChat));
     const text = stream.start() + deltas.map((delta) => stream.delta(delta)).join('');
@@ -217,7 +217,7 @@ describe('a stream of the chat dialect', () => {
   ])('never contains a complete call before its end: %s', (_, texts, expected) => {
     const sent = early(begin(0), ...texts.map((text) => piece(0, text)));
     expect(sent).toBe(['c0 f', expected].filter(Boolean).join('|'));
-    // The beginning of the next call would also let a client run this one.
+    // The beginning of the next call would also let a client run the first call, so it is held back.
     expect(early(begin(0), ...texts.map((text) => piece(0, text)), begin(1), piece(1, '{"b"'))).toBe(sent);
   });
 });

@@ -361,7 +361,7 @@ describe('a reply', () => {
       { type: 'input_json_delta', partial_json: '{"b": 1,  "a":9007199254740993}' },
     ]);
     expect(eventsOf(end)).toEqual([
-      // Some clients run a tool as soon as its block is closed.
+      // This event is sent with the end, because some clients run a tool as soon as its block is closed.
       { type: 'content_block_stop', index: 2 },
       {
         type: 'message_delta',
@@ -379,7 +379,7 @@ describe('a reply', () => {
       { finishReason: 'stop' as const, stopText: 'END' },
       { stop_reason: 'stop_sequence', stop_sequence: 'END' },
     ],
-  ])('has the stop reason for %j', (over, expected) => {
+  ])('states the stop reason for %j', (over, expected) => {
     const message = { role: 'assistant' as const, content: 'x' };
     expect(JSON.parse(anthropic.encodeReply(reply({ message, ...over }), parse({})))).toMatchObject(expected);
   });

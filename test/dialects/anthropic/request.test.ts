@@ -7,7 +7,7 @@ const user = { role: 'user', content: 'hi' };
 
 const parse = (over: object): CanonicalRequest =>
   anthropic.parseRequest({ model: 'm', max_tokens: 100, messages: [user], ...over }, plainContext());
-/** A conversation with an assistant message and the user's next message. */
+/** Parses a conversation with an assistant message and the user's next message. */
 const afterAssistant = (content: unknown) => parse({ messages: [user, { role: 'assistant', content }, user] });
 
 describe('system text', () => {
@@ -17,8 +17,8 @@ describe('system text', () => {
     ['a string', 'S'],
     ['one block', [text('S')]],
     ['one block with a cache mark', [text('S', { cache_control: { type: 'ephemeral', ttl: '1h' } })]],
-    ['a block behind the billing block', [text(billing), text('S')]],
-    ['a block behind a billing block with a line end', [text(`${billing}\n`), text('S')]],
+    ['a block after the billing block', [text(billing), text('S')]],
+    ['a block after a billing block with a line end', [text(`${billing}\n`), text('S')]],
   ])('is the same when sent as %s', (_, system) => {
     expect(parse({ system }).messages[0]).toEqual({ role: 'system', content: 'S' });
   });

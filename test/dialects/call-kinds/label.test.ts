@@ -8,8 +8,8 @@ import { matchRoute } from '../../../src/dialects/registry.ts';
 import { type ChatMessage, type ChatTool, callKindSchema, dialectNameSchema } from '../../../src/schema/index.ts';
 
 /**
- * A call that a harness really sent, shortened to the parts that decide its label. A thread that no header names has a name that was
- * chosen for the capture.
+ * Schema of a captured call, one that a harness really sent, shortened to the parts that decide its label. Where no header names the
+ * thread, the name in the capture was chosen by hand.
  */
 const callSchema = z.object({
   of: z.string().optional(),
@@ -46,7 +46,7 @@ function parsed({ dialect, path, headers, body }: CapturedCall) {
 }
 
 describe('captured calls of every harness', () => {
-  it('exist for every harness', () => {
+  it('include every harness', () => {
     expect(CAPTURES.map(({ harness }) => harness).sort()).toEqual(
       ['claude_code', 'codex', 'gemini_cli', 'mini_swe_agent', 'opencode', 'pi', 'qwen_code'].sort(),
     );
@@ -55,7 +55,7 @@ describe('captured calls of every harness', () => {
   it.each(SESSIONS)('are labelled correctly: $name', ({ calls }) => {
     const labels = calls.map(parsed);
     expect(labels.map(({ callKind }) => callKind)).toEqual(calls.map(({ callKind }) => callKind));
-    // Calls have equal threads exactly when the capture gives them equal names.
+    // Two calls must have equal threads if and only if the capture gives their threads equal names.
     const names = new Map<string, string>();
     for (const [index, { thread }] of calls.entries()) names.set(thread, labels[index]?.thread ?? '');
     expect(labels.map(({ thread }) => thread)).toEqual(calls.map(({ thread }) => names.get(thread)));
@@ -124,7 +124,7 @@ describe('labels from headers', () => {
     expect(label(headers)).toEqual({ thread, callKind });
   });
 
-  it('name a sub-agent without an id according to its prompt', () => {
+  it('name the thread of a sub-agent without an id after its prompt', () => {
     for (const headers of [
       { 'x-interaction-type': 'conversation-subagent' },
       { 'x-parent-session-id': 'p' },
@@ -140,7 +140,7 @@ describe('labels from headers', () => {
     }
   });
 
-  it('are those of the main agent for invalid headers', () => {
+  it('state the main agent when the headers are invalid', () => {
     const huge = JSON.stringify({ request_kind: 'compaction', more: 'x'.repeat(20_000) });
     for (const text of ['{', 'null', '{"request_kind":1}', '[]', '{"thread_source":{}}', huge]) {
       expect(label({ 'x-codex-turn-metadata': text })).toEqual(MAIN);
@@ -156,7 +156,7 @@ describe('labels from headers', () => {
     expect(new Set(names).size).toBe(names.length);
   });
 
-  const TOLD = [
+  const HEADER_NAMES = [
     'x-claude-code-agent-id',
     'x-claude-code-session-id',
     'x-session-id',
@@ -181,10 +181,10 @@ describe('labels from headers', () => {
     .map((data) => JSON.stringify(data));
   const headers: fc.Arbitrary<Headers> = fc
     .tuple(
-      fc.dictionary(fc.constantFrom(...TOLD), fc.oneof(value, fc.array(value, { maxLength: 2 }))),
+      fc.dictionary(fc.constantFrom(...HEADER_NAMES), fc.oneof(value, fc.array(value, { maxLength: 2 }))),
       fc.option(fc.oneof(metadata, fc.string()), { nil: undefined }),
     )
-    .map(([told, codex]) => ({ ...told, ...(codex === undefined ? {} : { 'x-codex-turn-metadata': codex }) }));
+    .map(([named, codex]) => ({ ...named, ...(codex === undefined ? {} : { 'x-codex-turn-metadata': codex }) }));
 
   it('exist for any headers, have a bounded thread name, and leave the main thread only for a sub-agent', () => {
     fc.assert(
@@ -203,7 +203,7 @@ describe('labels from headers', () => {
     fc.assert(
       fc.property(headers, headers, (a, b) => {
         if (threadKeyOf(a) === threadKeyOf(b)) expect(label(a)).toEqual(label(b));
-        // Headers that state nothing do not change the key.
+        // Headers that state nothing about thread, purpose or run do not change the key.
         expect(threadKeyOf({ ...a, 'x-request-id': 'r', 'user-agent': 'u' })).toBe(threadKeyOf(a));
       }),
       { numRuns: 500 },

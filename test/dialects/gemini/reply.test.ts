@@ -261,7 +261,7 @@ const message: fc.Arbitrary<AssistantMessage> = fc
     ...(calls.length === 0 ? {} : { tool_calls: calls.map(({ name, args }, i) => callOf(`call_x${i}`, name, args)) }),
   }));
 
-/** Arguments as a client returns them: JSON objects in compact form, everything else as sampled. */
+/** Returns the turn with its arguments as a client returns them: JSON objects in compact form, everything else as sampled. */
 function normal(turn: AssistantMessage, id: (id: string, index: number) => string): AssistantMessage {
   if (turn.tool_calls === undefined) return turn;
   const compact = (raw: string): string => {
@@ -307,7 +307,7 @@ describe.each(CLIENTS)('a reply that a client returns, when the client %s', (nam
       fc.property(message, (turn) => {
         const given = reply({ message: turn });
         for (const responses of [[encoded(given)], streamed(given, events), streamed(given, array)]) {
-          // Encoded as JSON twice, for the connection and for the client's stored history.
+          // The parts are encoded as JSON twice: for the connection, and for the client's stored history.
           const parts: Part[] = JSON.parse(JSON.stringify(change(partsOf(responses))));
           expect(requestOf([{ role: 'model', parts }], 'sse').messages).toEqual([normal(turn, id)]);
         }
@@ -317,8 +317,8 @@ describe.each(CLIENTS)('a reply that a client returns, when the client %s', (nam
   });
 });
 
-it('streams in both framings contain the same as the whole reply, however the deltas are split', () => {
-  /** The reply as a client displays it, with adjacent pieces of one kind joined. */
+it('streams as events and as an array contain the same as the whole reply, however the deltas are split', () => {
+  /** Returns the reply as a client displays it, with adjacent pieces of one kind joined. */
   const shown = (responses: readonly Response[]) => {
     const parts = partsOf(responses);
     const join = (thought: boolean) =>

@@ -553,7 +553,7 @@ it('a conversation keeps the canonical form of earlier messages when it grows, w
   });
   fc.assert(
     fc.property(fc.array(turn, { minLength: 1, maxLength: 4 }), (turns) => {
-      // Ids of clients are unique.
+      // Each id is made unique, because the ids of clients are.
       const contents = turns.flatMap(({ thinking, text, calls, note, image }, index) => {
         const ids = calls.map(({ id }, at) => (id === null ? undefined : `${id}_${index}${at}x`));
         return [
@@ -562,7 +562,7 @@ it('a conversation keeps the canonical form of earlier messages when it grows, w
         ];
       });
       const whole = messagesOf(contents);
-      // Every request ends before a model content.
+      // Each request contains the conversation up to one of its model contents.
       for (let end = 2; end < contents.length; end += 2) {
         const part = messagesOf(contents.slice(0, end));
         expect(whole.slice(0, part.length)).toEqual(part);

@@ -245,7 +245,7 @@ describe('a reply', () => {
     expect(rest).toEqual([]);
   });
 
-  it('has no usage chunk unless the client requested it', () => {
+  it('contains a usage chunk only when the client requested it', () => {
     const text = reply({ message: { role: 'assistant', content: 'x' } });
     expect(chunksOf(streamOf(openaiChat, text, parse({})).end)).toHaveLength(2);
   });

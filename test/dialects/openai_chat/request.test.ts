@@ -248,7 +248,7 @@ describe('a call of a custom tool', () => {
         .split('\n\n')
         .filter((event) => event.startsWith('data: {'))
         .flatMap((event) => JSON.parse(event.slice('data: '.length)).choices[0].delta.tool_calls ?? []);
-    // Complete arguments, or the next call, would let a client run the first call.
+    // The arguments and the next call are sent with the end, because either would let a client run the first call.
     expect(callsIn(body)).toEqual([{ index: 0, ...custom('a', '') }]);
     expect(callsIn(body + end)).toEqual([
       { index: 0, ...custom('a', '') },

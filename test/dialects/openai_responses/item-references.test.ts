@@ -113,7 +113,7 @@ describe('references to all items of a reply', () => {
     { type: 'namespace', name: 'n', tools: [{ type: 'function', name: 'g' }] },
   ];
 
-  /** A message in the form that engines return: with calls, empty content is null. */
+  /** Makes a message in the form that engines return: with calls, empty content is `null`. */
   function recordedOf({ content, thinking, names, args }: Form): AssistantMessage {
     return {
       role: 'assistant',
@@ -148,7 +148,8 @@ describe('references to all items of a reply', () => {
         const some = items.filter((_, i) => keep[i]);
         const { messages } = named(some);
         const sent = parse([user('x'), ...some], { tools }).messages;
-        // The free text of a custom call becomes its `input` argument, whatever form the sampled arguments had.
+        // The comparison is skipped for custom calls: their free text becomes the `input` argument, whatever form the sampled arguments
+        // had.
         if (!some.some(({ type }) => type === 'custom_tool_call')) expect(messages).toEqual(sent);
         expect(messages).toHaveLength(some.length === 0 ? 1 : 2);
       }),

@@ -83,7 +83,7 @@ function eventsOf(stream: string): Event[] {
 
 const typesOf = (stream: string): string[] => eventsOf(stream).map(({ type }) => type.replace('response.', ''));
 
-/** The items that Codex keeps from a stream. */
+/** Returns the items that Codex keeps from a stream. */
 const doneItems = (events: readonly Event[]): Item[] =>
   events.flatMap(({ type, item }) => (type === 'response.output_item.done' && item ? [item] : []));
 
@@ -323,7 +323,7 @@ const message: fc.Arbitrary<AssistantMessage> = fc
       : { tool_calls: calls.map(({ name, args }, index) => callOf(`c${index}`, name, args)) }),
   }));
 
-/** The deltas of a message, with every text split into pieces. */
+/** Generates the deltas of a message, with every text split into pieces. */
 function* deltasOf({
   content,
   reasoning_content: thinking,
@@ -338,7 +338,7 @@ function* deltasOf({
   }
 }
 
-/** The changes that clients make to the items that they return. */
+/** The changes that clients make to the items which they return. */
 const clients: [string, (item: Item) => object][] = [
   ['as they are', (item) => item],
   ['without ids', ({ id: _, ...item }) => item],

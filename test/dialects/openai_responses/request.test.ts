@@ -249,7 +249,7 @@ describe('a responses request', () => {
       { role: 'user', content: 'now\nnext' },
     ]);
     expect(request.adjusted).not.toContain('a tool result answers no call');
-    // Developer text directly after the previous reply does not become the system message of the conversation.
+    // Developer text directly after the previous reply must not become the system message of the conversation.
     expect(
       parse({ previous_response_id: 'resp_cpl_7', input: [{ role: 'developer', content: 'x' }] }).messages,
     ).toEqual([{ role: 'user', content: 'x' }]);
