@@ -133,14 +133,14 @@ describe('the pi harness', () => {
     expect(judge(`${end('toolUse')}${tool}${end('stop')}{"type":"agent_settled"}\n`)).toEqual({ ok: true });
     expect(judge(end('error', 'x') + end('stop'))).toEqual({ ok: true });
     expect(judge(end('stop') + end('error', '400: no'))).toEqual({ ok: false, message: '400: no' });
-    // Programs in the sandbox can write any output, and reading it must not block the event loop.
+    // Programs in the sandbox can write any output, so reading it must not block the event loop.
     expect(judge(`${end('stop')}${'\n'.repeat(4_000_000)}`)).toEqual({ ok: true });
     expect(judge(end('stop') + '"message_end"\n'.repeat(10_000))).toMatchObject({ ok: false });
     expect(judge(end('aborted'))).toMatchObject({ ok: false });
     expect(judge(end('stop'), 1)).toMatchObject({ ok: false, message: 'pi exited with 1: e' });
     expect(judge(end('stop'), null)).toMatchObject({ ok: false });
     expect(judge('')).toMatchObject({ ok: false });
-    // The part of the output that was dropped ends in the middle of a line.
+    // The beginning of the output was dropped, up to the middle of a line.
     expect(judge(`{"type":"mess${end('stop')}`)).toMatchObject({ ok: false });
     expect(judge(`{"type":"mess\nage"}\n${end('stop')}`)).toEqual({ ok: true });
   });

@@ -37,7 +37,7 @@ describe('launching Codex', () => {
     expect(text.match(/^apps/gm)).toHaveLength(1);
   });
 
-  it("configures the policy's context window and compacts before a reply no longer fits", () => {
+  it("configures the policy's context window, and compaction while a reply still has enough tokens", () => {
     expect(config()).toContain('model_context_window = 32768\nmodel_auto_compact_token_limit = 24576\n');
     const settings = { max_tokens: 1_072 };
     const text = config({ settings }, { contextWindow: null });
@@ -76,7 +76,7 @@ describe('launching Codex', () => {
   });
 });
 
-/** Lines in the form that Codex 0.169.0 prints. */
+/** Lines of output in the form that Codex 0.169.0 prints. */
 const START = '{"type":"thread.started","thread_id":"01a1"}\n{"type":"turn.started"}\n';
 const ITEM =
   '{"type":"item.completed","item":{"id":"item_3","type":"command_execution","command":"/bin/sh -lc \'echo hi\'","aggregated_output":"{\\"type\\":\\"turn.failed\\"}\\n","exit_code":0,"status":"completed"}}\n';

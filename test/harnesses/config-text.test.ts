@@ -24,7 +24,7 @@ describe('toToml', () => {
       unit: fc.constantFrom('"', '\\', '\n', '\r', '\u007f', '\0', '\u0085', '\u2028', '[', ']', '#', '=', '.', 'é'),
     }),
   );
-  /** The text after a round trip through UTF-8, which replaces lone surrogates. */
+  /** Returns the text after a round trip through UTF-8, which replaces lone surrogates. */
   const wellFormed = (text: string): string => Buffer.from(text).toString();
 
   it('writes every key and every string so that they are read back unchanged', () => {

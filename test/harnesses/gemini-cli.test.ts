@@ -105,7 +105,7 @@ describe('launching Gemini CLI', () => {
 });
 
 describe('judging a run of Gemini CLI', () => {
-  // Lines in the form that Gemini CLI 0.61.0 prints, shortened.
+  // Lines of output in the form that Gemini CLI 0.61.0 prints, shortened.
   const call = `{"type":"tool_use","tool_name":"run_shell_command","parameters":{"command":"echo '{\\"type\\":\\"result\\"'"}}\n`;
   const result = (rest: string): string => `{"type":"result","timestamp":"2026-11-21T08:37:20.204Z",${rest}}\n`;
   const success = result('"status":"success","stats":{"tool_calls":4}');
@@ -116,9 +116,9 @@ describe('judging a run of Gemini CLI', () => {
   );
   const judge = (stdout: string, more = {}) => judgeOf(gemini, stdout, more);
 
-  it('uses the result line', () => {
+  it('decides by the result line', () => {
     expect(judge(call + success)).toEqual({ ok: true });
-    // Exit code 400 modulo 256, which looks like an exit by a signal.
+    // Gemini CLI exits with 400 modulo 256, which floe sees as an exit by a signal.
     expect(judge(call + refused, { exitCode: null })).toEqual({
       ok: false,
       message: '[API Error: {"error":{"code":400}}]',

@@ -71,7 +71,10 @@ describe.each(withNpm)('the lock of %s', (name, install) => {
   });
 });
 
-/** Platforms for which the native packages are locked. The registry has no other package of opencode for its locked version. */
+/**
+ * Platforms for which the native packages of each harness are locked. For opencode the registry has a package for only one platform in
+ * the locked version.
+ */
 const NATIVE: Record<string, [NodeJS.Platform, string][]> = {
   claude_code: [
     ['linux', 'x64'],
@@ -94,7 +97,7 @@ describe('a native program', () => {
     expect(native.map(([name]) => name).sort()).toEqual(Object.keys(NATIVE));
   });
 
-  it.each(Object.entries(NATIVE))('of %s is in a locked package for its platform', (name, platforms) => {
+  it.each(Object.entries(NATIVE))('%s is in a locked package for its platform', (name, platforms) => {
     const { program } = harnessInstalls().get(name) as HarnessInstall;
     if (typeof program === 'string') throw new Error('a native program differs between platforms');
     const packages = packagesOf(name);

@@ -6,7 +6,7 @@ import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { bubblewrapMissing, never, Workbench } from '../runtimes/workbench.ts';
 import { describeIf, harnessMissing, itIf } from '../skip.ts';
 
-// Only harnesses that are installed on this machine are tested; `floe harness install --all` installs all of them.
+// Finds the harnesses that are installed on this machine; only these are tested. `floe harness install --all` installs all of them.
 const installed = await Promise.all(
   [...harnessInstalls()].map(async ([name, install]) => {
     const { path } = await harnessStatus(name, harnessDir());

@@ -45,7 +45,7 @@ afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
 function log(): void {}
 
-/** Writes files by path. Those below `bin/` are executable. */
+/** The files of a package: their texts by path. Those below `bin/` are written as executable. */
 type Content = Readonly<Record<string, string>>;
 
 function write(root: string, content: Content): void {
@@ -91,7 +91,7 @@ function locked(install: Partial<HarnessInstall> = {}): LockedHarness {
 
 const script = (body: string): string => `#!/bin/sh\n${body}\n`;
 const install = (harness: LockedHarness): Promise<string> => installLocked(harness, { cacheDir, log });
-/** Names of everything in the harness's directory of the cache, including hidden entries. */
+/** Lists the names of everything in the harness's cache directory, including hidden entries. */
 const present = (): string[] => (existsSync(join(cacheDir, NAME)) ? readdirSync(join(cacheDir, NAME)) : []);
 
 describe('a native program', () => {
@@ -203,7 +203,7 @@ describe('a program for Node', () => {
     expect(lines.map((line) => line.split(' ')[0])).toEqual(['up', 'up', 'fails']);
     expect(lines[0]).toBe('up -');
 
-    // The state after a crash between installing and filling the cache.
+    // Without the compile cache, the installation is in the state after a crash between installing and filling the cache.
     rmSync(compileCacheDir(path), { recursive: true });
     expect(await install(harness)).toBe(path);
     expect(existsSync(compileCacheDir(path))).toBe(true);
@@ -226,7 +226,7 @@ const python = spawnSync('/usr/bin/python3', [
 const pythonMissing =
   python.status === 0 ? null : 'python3 3.10 or newer with venv is not installed: apt-get install python3-venv';
 
-// Making a virtual environment takes seconds, and tens of seconds on a busy machine.
+// The time limit of this suite is long, because making a virtual environment takes seconds, and tens of seconds on a busy machine.
 describeIf(
   pythonMissing,
   'a program in Python',

@@ -9,12 +9,15 @@ import { type AgentSpec, agentSpecSchema } from '../../src/schema/index.ts';
 
 type AgentInput = Parameters<typeof agentSpecSchema.parse>[0] & object;
 
-/** The instruction, which must not be on a command line. */
+/** Instruction of the test's task. It must not appear on a command line. */
 export const INSTRUCTION = "fix 'it'\n--now";
-/** The API key, which must not be on a command line. */
+/** API key of the test's session. It must not appear on a command line. */
 export const KEY = 'secret-key';
 
-/** A launch of the agent with paths like those of a bubblewrap sandbox and a context window of 32,768 tokens; `more` overrides both. */
+/**
+ * Makes a launch of the agent, with paths like those of a bubblewrap sandbox and a context window of 32,768 tokens; `more` overrides
+ * these values.
+ */
 export function launchOf(adapter: HarnessAdapter, input: AgentInput = {}, more: Partial<LaunchContext> = {}): Launch {
   const agent = agentOf(adapter, input);
   return adapter.launch({
@@ -30,12 +33,12 @@ export function launchOf(adapter: HarnessAdapter, input: AgentInput = {}, more: 
   });
 }
 
-/** An agent that uses the adapter's harness, with the schema's defaults. */
+/** Makes an agent that uses the adapter's harness, with the schema's defaults. */
 export function agentOf(adapter: HarnessAdapter, input: AgentInput = {}): AgentSpec {
   return agentSpecSchema.parse({ harness: adapter.name, ...input });
 }
 
-/** The text of the launch's file whose path ends in `end`. Throws when there is none. */
+/** Returns the text of the launch's file whose path ends in `end`. Throws when there is no such file. */
 export function fileOf(launch: Launch, end: string): string {
   const file = launch.files.find(({ path }) => path.endsWith(end));
   if (file === undefined) throw new Error(`no file ${end} among ${launch.files.map(({ path }) => path).join(', ')}`);

@@ -37,7 +37,7 @@ describe('launching mini-SWE-agent', () => {
     expect(configOf().environment.cwd).toBe('/work');
   });
 
-  it('runs without confirmation and exits when the agent is done', () => {
+  it('configures mini to run without confirmation and to exit when the agent is done', () => {
     expect(launchOf(mini).env).toMatchObject({ MSWEA_CONFIGURED: 'true', LITELLM_LOCAL_MODEL_COST_MAP: 'True' });
     expect(launchOf(mini).command).toEqual(expect.arrayContaining(['--yolo', '--exit-immediately']));
     expect(configOf()).toMatchObject({ agent: { cost_limit: 0 }, model: { cost_tracking: 'ignore_errors' } });
@@ -81,7 +81,7 @@ describe('launching mini-SWE-agent', () => {
   });
 });
 
-/** The end of the output in the form that mini-SWE-agent 2.4.6 prints. */
+/** End of the output in the form that mini-SWE-agent 2.4.6 prints. */
 const SUBMITTED = "\nExit:\n\nSaved trajectory to '/logs/mini_swe_agent/trajectory.json'\n";
 const TRACE =
   '  File "/opt/litellm/main.py", line 5297, in completion\nlitellm.BadRequestError: OpenAIException - the session used its 1 turns\n';

@@ -12,11 +12,11 @@ import { describeIf, itIf } from '../skip.ts';
 
 const pi = findHarness('pi');
 const ownCache = process.env.FLOE_TEST_HARNESS_DIR === undefined;
-/** Directory of the installation. It is kept between runs when the variable names one: an installation takes 10 s and 350 MB. */
+/** Directory of the installation. It is kept between runs when the variable is set, because an installation takes 10 s and 350 MB. */
 const cacheDir = process.env.FLOE_TEST_HARNESS_DIR ?? mkdtempSync(join(tmpdir(), 'floe-harness-'));
 const log = (): void => {};
 
-// Two concurrent installations, as two gateways on one machine would run.
+// Installs pi twice concurrently, as two gateways on one machine may do.
 let piMissing: string | null = null;
 const installed = await Promise.all([
   installHarness('pi', { cacheDir, log }),
@@ -63,7 +63,7 @@ type Seen = {
   readonly body: { messages: { role: string }[] };
 };
 
-/** Answers calls of the OpenAI chat dialect with the messages of a script, one after another. */
+/** Makes a request handler that answers calls of the OpenAI chat dialect with the messages of a script, one after another. */
 function scriptedModel(script: readonly Turn[], seen: Seen[]) {
   return (request: IncomingMessage, response: ServerResponse): void => {
     let text = '';

@@ -46,7 +46,8 @@ describe('launching Qwen Code', () => {
     expect(others).toEqual([]);
     expect(only).toMatchObject({ id: 'qwen/q:7b', baseUrl, envKey });
     expect(only.wireApi).toBe(wireApi);
-    // Without encrypted content Qwen Code returns thinking as the text of an assistant message.
+    // With the Responses API encrypted content must be requested, because Qwen Code otherwise returns thinking as the text of an
+    // assistant message.
     const include = wireApi === 'responses' ? ['reasoning.encrypted_content'] : undefined;
     expect(only.generationConfig.extra_body?.include).toEqual(include);
   });
@@ -76,7 +77,7 @@ describe('launching Qwen Code', () => {
     });
     expect(fileOf(launch, '/home/agent/.qwen/skills/lamps/SKILL.md')).toBe('how');
     expect(fileOf(launch, '/home/agent/.qwen/skills/lamps/deep/a.txt')).toBe('b');
-    // One argument with the option, so that the text is not parsed as an option, whatever it starts with.
+    // The option and its text form one argument, so that the text is not parsed as an option, whatever it starts with.
     expect((launch.command as string[]).at(-1)).toBe('--append-system-prompt=--moin');
     for (const { path } of launch.files) expect(path).not.toMatch(/^\/work/);
   });
@@ -115,7 +116,7 @@ describe('launching Qwen Code', () => {
 });
 
 describe('judging a run of Qwen Code', () => {
-  // Lines in the form that Qwen Code 0.24.4 prints, shortened.
+  // Lines of output in the form that Qwen Code 0.24.4 prints, shortened.
   const turn =
     '{"type":"assistant","message":{"content":[{"type":"text","text":"{\\"type\\":\\"result\\",\\"is_error\\":true}"}]}}\n';
   const success = '{"type":"result","subtype":"success","is_error":false,"num_turns":2,"result":"Done."}\n';
@@ -123,7 +124,7 @@ describe('judging a run of Qwen Code', () => {
     `${JSON.stringify({ type: 'result', subtype: 'error_during_execution', is_error: true, error: { message } })}\n`;
   const judge = (stdout: string, more = {}) => judgeOf(qwen, stdout, more);
 
-  it('uses the result line', () => {
+  it('decides by the result line', () => {
     expect(judge(turn + success)).toEqual({ ok: true });
     expect(judge(turn + error('[API Error: 400 {"type":"error"}]'), { exitCode: 1 })).toEqual({
       ok: false,
