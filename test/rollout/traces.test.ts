@@ -34,13 +34,13 @@ async function leasedParent(running: Running): Promise<string | null | undefined
 }
 
 describe('the trace of a task', () => {
-  it('is that of the header, and reaches the node', async () => {
+  it('is taken from the header, and is sent to the node', async () => {
     const running = await bench.server();
     await submit(running, task(), PARENT);
     expect(await leasedParent(running)).toBe(PARENT);
   });
 
-  it('is that of the body when both name one', async () => {
+  it('is taken from the body when body and header name one', async () => {
     const running = await bench.server();
     await submit(running, task({ traceparent: PARENT }), PARENT.replace(TRACE, 'f'.repeat(32)));
     expect(await leasedParent(running)).toBe(PARENT);
@@ -103,7 +103,7 @@ describe('a callback', () => {
     return body.task_id;
   }
 
-  it('carries the trace of its task, and none when there is none', async () => {
+  it('carries the trace context of its task, and none when the task has none', async () => {
     await calledBack({}, PARENT);
     expect(told).toEqual([PARENT]);
     told.length = 0;

@@ -28,7 +28,7 @@ describe('a database in memory', () => {
     expect(heard).toEqual(['second a', 'first c']);
   });
 
-  it('acknowledges nothing before it is synced, and keeps nothing that was refused', async () => {
+  it('acknowledges no transaction before it is synced, and keeps none that the disk refused', async () => {
     let answer: (outcome: SyncOutcome) => void = () => {};
     const asked: Promise<void>[] = [];
     let told: () => void = () => {};
@@ -50,14 +50,14 @@ describe('a database in memory', () => {
     expect(await taskIn(store, 't1')).toBeUndefined();
   });
 
-  it('keeps what was synced although the caller got an error', async () => {
+  it('keeps a synced transaction although its caller got an error', async () => {
     const store = new MemoryStore(new MemoryDatabase(diskThat(async () => 'unknown')));
     const insert = store.transaction((tables) => tables.tasks.insert(taskRow('t1')));
     await expect(insert).rejects.toMatchObject({ code: 'store_unavailable' });
     expect(await taskIn(store, 't1')).toBeDefined();
   });
 
-  it('loses what was not synced when the power fails', async () => {
+  it('loses the transactions that were not synced when the power fails', async () => {
     let fail = (): void => {};
     const database = new MemoryDatabase(
       diskThat(async () => {

@@ -95,7 +95,7 @@ function claimTests(store: () => Store): void {
     expect(await store().read(({ sessions }) => sessions.waitingTrainers(10))).toEqual(['default']);
   });
 
-  it('claims the longest first within a priority when requested', async () => {
+  it('claims the longest sessions first within a priority when requested', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['short'], { expected_ms: 10 });
       await addSessions(tables, 'b', ['long', 'long too'], { expected_ms: 99.5 });
@@ -105,7 +105,7 @@ function claimTests(store: () => Store): void {
     expect(idsOf(rows)).toEqual(['urgent', 'long', 'long too']);
   });
 
-  it('claims those that waited for many times their duration when requested', async () => {
+  it('claims the sessions that have waited for many times their duration when requested', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['long'], { expected_ms: 1000 });
       await addSessions(tables, 'b', ['short'], { expected_ms: 10 });
@@ -116,7 +116,7 @@ function claimTests(store: () => Store): void {
     ]);
   });
 
-  it('prefers other nodes for a session that failed on a node, until they had their chance', async () => {
+  it('prefers other nodes for a session that failed on a node, for a limited time', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0']);
       await tables.sessions.update('a0', { avoid_node: 'n1', avoid_until_ms: 30 });
@@ -322,7 +322,7 @@ function collectTests(store: () => Store): void {
     expect(await store().read((tables) => tables.results.referenced([]))).toEqual(new Set());
   });
 
-  it('replaces a partial result by the result, and a result by nothing', async () => {
+  it('replaces a partial result by the result, and never replaces a result', async () => {
     const row = {
       ...{ session_id: 's', epoch: 1, digest: 'd', summary: '{}', delivered_at: AT },
       ...{ trajectory_ref: null, completions_ref: null, artifacts_ref: null },

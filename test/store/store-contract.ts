@@ -35,7 +35,7 @@ export function describeStore(name: string, open: () => Promise<Store>): void {
 }
 
 function transactionTests(store: () => Store): void {
-  it('changes nothing in a transaction that throws, and passes the error on', async () => {
+  it('changes nothing in a transaction whose work throws, and throws the same error', async () => {
     const boom = new Error('boom');
     const failing = store().transaction(async (tables) => {
       await tables.tasks.insert(taskRow('t1'));

@@ -228,7 +228,7 @@ describe('the trajectory of any session', () => {
     );
   });
 
-  it('has the same numbers by dialect and engine as in total', () => {
+  it('has counts by dialect and engine that add up to the totals', () => {
     fc.assert(
       fc.property(randomSession, specArbitrary, ({ known, completions, options }, spec) => {
         const request = { spec, completions, graphOptions: options, reward: 1, error: null, metadata: {} };

@@ -45,7 +45,7 @@ function session(rendered?: readonly number[], response?: readonly number[]): [C
 }
 
 describe('the routed experts of a trace', () => {
-  it('are the rows of each completion, with that of the last token of a reply from the next prompt', () => {
+  it('are copied from each completion, and those of the last token of a reply from the next prompt', () => {
     const [c0, c1] = session();
     const made = expertsOfTrace([
       { ...c0, routedExperts: experts(c0) },

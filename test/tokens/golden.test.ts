@@ -180,7 +180,7 @@ describe('prefix merging', () => {
     expect(chains(t.completions)).toEqual([['c0'], ['c1']]);
   });
 
-  it('(d) links overlapping requests by their content, not by their time', () => {
+  it('(d) links overlapping requests by their content, not by the time of their replies', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -398,7 +398,7 @@ describe('prefix merging', () => {
     expect(owner('first')).toEqual(['c0', 'c1', 'c6']);
   });
 
-  it('links a prompt that is the beginning of an earlier one', () => {
+  it('links a prompt that is a prefix of an earlier prompt', () => {
     const t = new Transcript();
     const h0 = t.start();
     const history = t.turn({ ids: [...h0.ids, 12, ...t.fresh(40), CLOSE], messages: h0.messages }, 'user');

@@ -38,13 +38,13 @@ describe('arguments that a harness returns', () => {
   });
 
   it.each([
-    ['another value than the default', '{"all":true,"path":"a"}'],
-    ['an undeclared default', '{"force":false,"path":"a"}'],
-    ['another argument that was changed', '{"all":false,"path":"b"}'],
-    ['a missing argument', '{"all":false}'],
-    ['a property that every object inherits', '{"constructor":false,"path":"a"}'],
-    ['no object', '[1]'],
-  ])('have another meaning with %s', (_, echoed) => {
+    ['given another value than the default', '{"all":true,"path":"a"}'],
+    ['extended by an undeclared default', '{"force":false,"path":"a"}'],
+    ['changed in another argument', '{"all":false,"path":"b"}'],
+    ['lacking an argument', '{"all":false}'],
+    ['extended by a property that every object inherits', '{"constructor":false,"path":"a"}'],
+    ['not an object', '[1]'],
+  ])('have another meaning when they are %s', (_, echoed) => {
     expect(same(echoed)).toBe(false);
   });
 
@@ -57,7 +57,7 @@ describe('arguments that a harness returns', () => {
     expect(same('{"n": 9007199254740992}', '{"n":9007199254740993}')).toBe(false);
   });
 
-  it('are not compared with the schema of another tool, or without a schema', () => {
+  it('have another meaning when only another tool, or no schema, declares the added default', () => {
     expect(same('{"all":false,"path":"a"}', '{"path":"a"}', TOOLS, 'Write')).toBe(false);
     expect(same('{"all":false,"path":"a"}', '{"path":"a"}', [])).toBe(false);
   });

@@ -33,8 +33,8 @@ function parentOf(given: readonly ChatMessage[], rendered: readonly number[]): s
   return graph.nodes[2]?.parent?.completion.completionId;
 }
 
-describe('of two replies to one prompt, a re-rendered turn continues', () => {
-  it('the one that the request returns, in whatever pieces and with whatever ids', () => {
+describe('a re-rendered turn after two replies to one prompt', () => {
+  it('continues the reply that the request returns, in however many messages and with whatever call ids', () => {
     const { tool_calls } = saying('mine', '', 1);
     const pieces: ChatMessage[] = [
       { role: 'assistant', content: 'one' },
@@ -43,15 +43,15 @@ describe('of two replies to one prompt, a re-rendered turn continues', () => {
     expect(parentOf(pieces, [50, 51])).toBe('c0');
   });
 
-  it('the one that the request returns, although the other shares more ids by chance', () => {
+  it('continues the reply that the request returns, although the other reply shares more ids by chance', () => {
     expect(parentOf([saying('a', 'one', 1)], [30, 51])).toBe('c0');
   });
 
-  it('the one whose call ids the request has, although it changed the arguments', () => {
+  it('continues the reply whose call ids the request has, although the request changed the arguments', () => {
     expect(parentOf([saying('a', 'changed', 5)], [50, 51])).toBe('c0');
   });
 
-  it('the one that shares more ids when the request returns neither', () => {
+  it('continues the reply that shares more ids when the request returns neither of them', () => {
     expect(parentOf([{ role: 'assistant', content: 'three' }], [20, 51])).toBe('c0');
   });
 });

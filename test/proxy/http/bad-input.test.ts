@@ -42,7 +42,7 @@ function tcp(): Socket {
 }
 
 describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))(
-  'bad input in %s is refused in the form of the dialect:',
+  'the proxy refuses, in the form of the dialect %s,',
   (name, dialect) => {
     const { path, body } = ask(name);
     const send = (raw: Buffer | string, headers = {}, at = `/s/${key}${path}`) =>

@@ -85,29 +85,32 @@ describe('a reply to a slow client or engine', () => {
   });
 });
 
-describe('durability', () => {
-  it.each([[true], [false]])('nothing of a reply leaves before its record is durable (stream: %s)', async (stream) => {
-    const session = await rig.open({ key });
-    rig.journal.hold = true;
-    const sent = rig.chat(key, { stream });
-    let ended = false;
-    void sent.reply.then(() => {
-      ended = true;
-    });
-    await rig.journal.waiting();
-    // Enough time passes for two heartbeats. The reply is not sent, although the engine has finished it, because it is not durable.
-    clock.advance(stream ? 20_000 : 0);
-    const early = stream ? await sent.firstBytes : '';
-    expect(early).not.toContain('Hello.');
-    expect(early).not.toContain('[DONE]');
-    expect(ended).toBe(false);
-    expect(session.completionCount).toBe(0);
-    rig.journal.held[0]?.commit();
-    expect((await sent.reply).body).toContain('Hello.');
-    expect(session.completionCount).toBe(1);
-  });
+describe('a reply', () => {
+  it.each([[true], [false]])(
+    'is not sent, not even in part, before its record is durable (stream: %s)',
+    async (stream) => {
+      const session = await rig.open({ key });
+      rig.journal.hold = true;
+      const sent = rig.chat(key, { stream });
+      let ended = false;
+      void sent.reply.then(() => {
+        ended = true;
+      });
+      await rig.journal.waiting();
+      // Enough time passes for two heartbeats. The reply is not sent, although the engine has finished it, because it is not durable.
+      clock.advance(stream ? 20_000 : 0);
+      const early = stream ? await sent.firstBytes : '';
+      expect(early).not.toContain('Hello.');
+      expect(early).not.toContain('[DONE]');
+      expect(ended).toBe(false);
+      expect(session.completionCount).toBe(0);
+      rig.journal.held[0]?.commit();
+      expect((await sent.reply).body).toContain('Hello.');
+      expect(session.completionCount).toBe(1);
+    },
+  );
 
-  it('fails the call when the record cannot be written, and sends and keeps nothing of it', async () => {
+  it('is neither sent nor kept when its record cannot be written, and its call fails', async () => {
     const session = await rig.open({ key });
     rig.journal.hold = true;
     const sent = rig.chat(key);

@@ -36,7 +36,7 @@ describe('an agent that floods its proxy', () => {
     for (const socket of sockets) socket.destroy();
   });
 
-  it('has a body refused as soon as its concurrent bodies are too large together', async () => {
+  it('is refused a body as soon as its concurrent bodies are too large together', async () => {
     const key = rig.key();
     await rig.open({ key });
     const { hostname, port } = new URL(rig.proxy.origin);
@@ -59,7 +59,7 @@ describe('an agent that floods its proxy', () => {
     expect((await reply).status).toBe(200);
   });
 
-  it('has counts refused beyond the bound on concurrent ones', async () => {
+  it('is refused requests to count tokens when too many of them run concurrently', async () => {
     const key = rig.key();
     await rig.open({ key });
     rig.server.onTokenize = () => {};

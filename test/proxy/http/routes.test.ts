@@ -39,10 +39,10 @@ const body = JSON.stringify(chatBody());
 const post = (target: string, headers: string[] = ['Host: x'], version = '1.1'): string =>
   `POST ${target} HTTP/${version}\r\n${[...headers, 'Connection: close', `Content-Length: ${body.length}`].join('\r\n')}\r\n\r\n${body}`;
 
-describe('a request that two parsers could interpret differently is refused:', () => {
+describe('a request that two parsers could interpret differently', () => {
   const path = (): string => `/s/${key}/v1/chat/completions`;
   it.each<[string, () => string, RegExp]>([
-    ['an ordinary one is served', () => post(path()), /^HTTP\/1.1 200 /],
+    ['an ordinary request, which is served', () => post(path()), /^HTTP\/1.1 200 /],
     ['two Host headers', () => post(path(), ['Host: x', 'Host: x']), /^HTTP\/1.1 400 .*more than one Host/s],
     ['no Host header', () => post(path(), []), /^HTTP\/1.1 400 /],
     ['an absolute target', () => post(`http://x${path()}`), /^HTTP\/1.1 400 .*not a path/s],
@@ -69,7 +69,7 @@ describe('a request that two parsers could interpret differently is refused:', (
       /^HTTP\/1.1 426 /,
     ],
     ['CONNECT', () => 'CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n', /^$/],
-  ])('%s', async (name, text, answer) => {
+  ])('is refused, unlike an ordinary one: %s', async (name, text, answer) => {
     expect(await exchange(text())).toMatch(answer);
     expect(rig.server.chats).toHaveLength(name.startsWith('an ordinary') ? 1 : 0);
   });

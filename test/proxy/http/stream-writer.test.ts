@@ -47,7 +47,7 @@ function writerFor(client: SlowClient): StreamWriter {
 const message = (content: string): AssistantMessage => ({ role: 'assistant', content });
 
 describe('a client that does not read', () => {
-  it('has nothing more buffered, catches up when it reads, and receives the rest at the end', () => {
+  it('causes no further buffering, receives the missed deltas when it reads, and the rest at the end', () => {
     const client = new SlowClient();
     const writer = writerFor(client);
     writer.writeDeltas(message('one '), 4);

@@ -225,7 +225,7 @@ describe('a prompt', () => {
   });
 });
 
-describe('among equal replies', () => {
+describe('a prompt whose history matches several equal replies', () => {
   const twice = async (): Promise<[Completion, Completion]> => [
     await session.ask([QUESTION], CALL),
     await session.ask([QUESTION], CALL),
@@ -235,14 +235,14 @@ describe('among equal replies', () => {
     tool_calls: message.tool_calls?.map((call, index) => ({ ...call, id: id(index) })) ?? [],
   });
 
-  it('call ids identify one', async () => {
+  it('continues the reply that the call ids name', async () => {
     const [one, two] = await twice();
     for (const each of [one, two, one]) {
       isSpliced(each, await session.ask([QUESTION, each.message, ...resultsOf(each)]));
     }
   });
 
-  it('a signature identifies one, and a forged one has no effect', async () => {
+  it('continues the reply that a signature names, and ignores a forged signature', async () => {
     const [one, two] = await twice();
     const echo = withIds(one, (index) => `own${index}`);
     const ask = (id: string): Promise<Completion> =>
@@ -257,7 +257,7 @@ describe('among equal replies', () => {
     isSpliced(elsewhere, await session.ask([user('Else?'), elsewhere.message, user('x')]));
   });
 
-  it('the used one is continued, otherwise the latest', async () => {
+  it('continues the reply that was used before, otherwise the latest', async () => {
     const [one, two] = await twice();
     const echo = withIds(one, (index) => `own${index}`);
     const ask = (text: string): Promise<Completion> => session.ask([QUESTION, echo, result('own0', text)]);
@@ -269,7 +269,7 @@ describe('among equal replies', () => {
     isSpliced(first, await again.ask([QUESTION, echo, result('own0', 'y')]));
   });
 
-  it('the one that more of the history continues is preferred', async () => {
+  it('continues the reply that more of the history follows', async () => {
     const one = await session.ask([QUESTION], THOUGHT);
     const deeper = await session.ask([QUESTION, one.message, user('x')], CALL, {
       claimedCompletions: new Map([[one.message, one.completionId]]),
@@ -320,7 +320,7 @@ describe('a template', () => {
     expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
   });
 
-  it('renders new messages after the whole history when it refuses a stand-in', async () => {
+  it('renders new messages after the whole history when it refuses a placeholder history', async () => {
     const first = await session.ask([QUESTION], CALL);
     pool.refuse = ({ messageTexts }) => messageTexts[0]?.includes('"Go on"') === true && messageTexts.length > 2;
     const next = await follow(first);

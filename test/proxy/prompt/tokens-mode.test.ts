@@ -106,7 +106,7 @@ async function run(
 describe.each(
   DIALECT_CLIENTS.flatMap((client) => [true, false].map((stream) => ({ client, name: client.dialect, stream }))),
 )('in tokens mode, $name with stream $stream', ({ client, stream }) => {
-  it.each(Object.keys(DISTORTIONS))('every prompt is exact with this change by the harness: %s', async (name) => {
+  it.each(Object.keys(DISTORTIONS))('keeps every prompt exact after this change by the harness: %s', async (name) => {
     for (const last of ['tools', 'user'] as const) {
       const completions = await run(client, stream, DISTORTIONS[name] as (parsed: ParsedReply) => ParsedReply, last);
       const links = buildGraph(completions).nodes.map(({ link }) => link);
@@ -118,7 +118,7 @@ describe.each(
     }
   });
 
-  it('a turn with rewritten arguments is rendered instead of continued', async () => {
+  it('renders a turn with rewritten arguments instead of continuing it', async () => {
     const repaired = DISTORTIONS['arguments written anew'] as (parsed: ParsedReply) => ParsedReply;
     const completions = await run(
       client,

@@ -31,7 +31,7 @@ async function settled(check: () => boolean): Promise<void> {
 }
 
 describe('a repeated body', () => {
-  it('joins the running call: one sample, two replies', async () => {
+  it('joins the running call, so that one sample is sent in two replies', async () => {
     const session = await rig.open({ key });
     const engine = holdReplies();
     const first = rig.chat(key);

@@ -108,7 +108,7 @@ describe('the trace of a session', () => {
     expect(rig.server.received.map(({ headers }) => headers.traceparent)).toEqual([PARENT]);
   });
 
-  it('is not sent when there is none', async () => {
+  it('is not sent when the session has none', async () => {
     await open();
     await post(chat());
     expect(rig.server.received.map(({ headers }) => headers.traceparent)).toEqual([undefined]);

@@ -109,7 +109,7 @@ describe('the parameters of a request besides its prompt', () => {
       'a large schema',
       { response_format: { type: 'json_schema', json_schema: { name: 'x', schema: { title: 'x'.repeat(600_000) } } } },
     ],
-  ])('has a bound: %s', async (_, body) => {
+  ])('are refused when they are too large: %s', async (_, body) => {
     await rig.open({ key });
     const { status, body: answer } = await rig.chat(key, body).reply;
     expect({ status, code: JSON.parse(answer).error.code }).toEqual({ status: 400, code: 'schema_violation' });

@@ -16,7 +16,7 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
 const parsed = value.map((drawn) => JSON.parse(JSON.stringify(drawn)) as unknown);
 
 describe('the comparison of JSON values', () => {
-  it('finds two values the same exactly when their JSON texts are', () => {
+  it('treats two values as equal exactly when their JSON texts are equal', () => {
     let same = 0;
     fc.assert(
       fc.property(parsed, parsed, (a, b) => {
@@ -43,7 +43,7 @@ describe('the comparison of JSON values', () => {
     ['1', 1],
     [null, {}],
     [undefined, {}],
-  ])('%j is not %j', (a, b) => {
+  ])('distinguishes %j from %j', (a, b) => {
     expect(sameJson(a, b)).toBe(false);
   });
 });

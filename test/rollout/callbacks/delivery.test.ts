@@ -403,7 +403,7 @@ describe('CallbackDelivery', () => {
       [open, 'http://10.0.0.1/'],
       [listed, 'https://trainer.example/x'],
       [named, 'http://127.0.0.1:9/x'],
-    ])('include %o %s', (config, url) => {
+    ])('are accepted: configuration %o, URL %s', (config, url) => {
       expect(() => checkCallbackUrl(config, url)).not.toThrow();
     });
 
@@ -435,7 +435,7 @@ describe('CallbackDelivery', () => {
       [open, 'http://[::ffff:169.254.169.254]/'],
       [open, 'http://user:secret@trainer.example/'],
       [listed, 'http://127.0.0.1/'],
-    ])('exclude %o %s', (config, url) => {
+    ])('are refused: configuration %o, URL %s', (config, url) => {
       expect(() => checkCallbackUrl(config, url)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
     });
 
@@ -452,7 +452,7 @@ describe('CallbackDelivery', () => {
       expect(await resolve(open, 'localhost')).toMatch(/machine of this server/);
     });
 
-    it('exclude a name that is rebound to the metadata service', async () => {
+    it('are refused when a name is rebound to the metadata service', async () => {
       const answers = [['10.0.0.7'], ['169.254.169.254'], ['10.0.0.7', '127.0.0.1'], ['::ffff:169.254.169.254'], []];
       const rebinding = ((_name: string, _options: object, done: (error: null, found: object[]) => void) =>
         done(
@@ -474,7 +474,7 @@ describe('CallbackDelivery', () => {
       ]);
     });
 
-    it('exclude the metadata service as the target of a redirect', async () => {
+    it('are refused when a redirect leads to the metadata service', async () => {
       let asked = 0;
       const server = createServer((request, response) => {
         request.resume();

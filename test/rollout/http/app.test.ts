@@ -305,7 +305,7 @@ describe('the control API', () => {
     await server.close();
   });
 
-  it('answers a registration with what was registered', async () => {
+  it('returns the registered fields in reply to a registration', async () => {
     const reply = await new Caller(running.server).call('POST', '/nodes/register', { ...REGISTRATION, node_id: 'n7' });
     expect(reply).toMatchObject({ status: 200, body: { node_id: 'n7', healthy: true, leased_sessions: 0 } });
   });

@@ -187,8 +187,11 @@ describe('a server without a token', () => {
     [{ host: 'rebound.example' }, 403],
     [{ host: 'localhost', origin: 'https://evil.example' }, 403],
     [{ host: 'localhost', origin: 'null' }, 403],
-  ])('answers programs of this machine and no web pages: %o: %i', async (headers, status) => {
-    const open = await bench.server({}, await bench.open());
-    expect((await open.server.app.inject({ url: '/tasks', headers })).statusCode).toBe(status);
-  });
+  ])(
+    'answers programs on this machine and refuses web pages: the headers %o get status %i',
+    async (headers, status) => {
+      const open = await bench.server({}, await bench.open());
+      expect((await open.server.app.inject({ url: '/tasks', headers })).statusCode).toBe(status);
+    },
+  );
 });

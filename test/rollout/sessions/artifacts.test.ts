@@ -66,7 +66,7 @@ describe('artifacts', () => {
     await expect(client.artifacts('nobody')).rejects.toMatchObject({ code: 'not_found' });
   });
 
-  it('conflict with an earlier delivery that had another archive', async () => {
+  it('cause a conflict when an earlier delivery had another archive', async () => {
     const lease = await leased();
     const node = await running.node();
     await node.deliverResult(delivery(lease, ARCHIVE, KEPT));

@@ -62,7 +62,7 @@ describe('leases', () => {
     expect((await caller.deliver('n2', summaryOf(second))).status).toBe(200);
   });
 
-  it('are required for a result: one of the right epoch from another node is refused', async () => {
+  it('are required for a result: a result of the right epoch from another node is refused', async () => {
     await caller.submit(task());
     const lease = await leaseOne('n1');
     expect((await caller.deliver('n2', summaryOf(lease))).body.error.code).toBe('stale_epoch');
@@ -134,7 +134,7 @@ describe('leases', () => {
     expect((await caller.deliver('n1', summaryOf(lease, 'agent_error'))).body.requeued).toBe(false);
   });
 
-  it('are granted once more when a node gives a session up, which ends as infra_error at last', async () => {
+  it('are granted once more when a node gives a session up, until the session ends as infra_error', async () => {
     await caller.submit(task({ max_attempts: 2 }));
     expect((await caller.deliver('n1', summaryOf(await leaseOne(), 'cancelled'))).body.requeued).toBe(true);
     clock.advance(2_000);

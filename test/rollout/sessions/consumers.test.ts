@@ -109,7 +109,7 @@ describe('consumers', () => {
       expect(await uncollected()).toEqual({});
     });
 
-    it('only when it was not merely peeked at', async () => {
+    it('never when it was read with peek', async () => {
       await finish(2);
       await read('peek=true&after=2');
       await read('consumer=c&peek=true&after=2');
@@ -132,7 +132,7 @@ describe('consumers', () => {
     });
   });
 
-  it('never go back and never lose a result, in whatever order results are acknowledged', async () => {
+  it('never move their cursor back and never miss a result, in whatever order results are acknowledged', async () => {
     const count = 12;
     await finish(count);
     let run = 0;
@@ -151,7 +151,7 @@ describe('consumers', () => {
     );
   });
 
-  it('keep the greatest of several concurrent acknowledgements', async () => {
+  it('keep the greatest cursor of several concurrent acknowledgements', async () => {
     await finish(12);
     await Promise.all([3, 7, 9, 12, 1, 10].map((after) => read(`consumer=c&after=${after}`)));
     expect(await read('consumer=c')).toEqual([]);

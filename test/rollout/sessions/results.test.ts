@@ -69,7 +69,7 @@ describe('results', () => {
     expect((await caller.call('GET', `/sessions/${session_ids[0]}/trajectory`)).status).toBe(404);
   });
 
-  it('of a task contain token data only when requested', async () => {
+  it('contain token data only when requested, if the results of one task are read', async () => {
     const { task_id } = await caller.submit(task());
     const [lease] = await caller.lease('n1');
     if (lease === undefined) throw new Error('a session was queued');

@@ -53,7 +53,7 @@ describe('scheduling', () => {
       expect(count(leases)).toEqual({ a: 3, b: 3, c: 3 });
     });
 
-    it('get more with a larger weight, and the slots for which another one has no sessions', async () => {
+    it('get more with a larger weight, and get the slots for which another trainer has no sessions', async () => {
       await start({ trainer_weights: { heavy: 3 } });
       await caller.submit(task({ trainer: 'heavy', num_samples: 100 }));
       await caller.submit(task({ trainer: 'light', num_samples: 100 }));
@@ -106,7 +106,7 @@ describe('scheduling', () => {
       expect(count(await caller.lease('n1', 10))).toEqual({ slow: 3 });
     });
 
-    it('with callbacks are held back only by ended tasks, not by running ones', async () => {
+    it('are held back only by ended tasks, not by running ones, when they use callbacks', async () => {
       await start({ max_uncollected_results: 2 });
       // No server listens on this port, so the results of ended tasks stay uncollected.
       const called = { callback_url: 'http://127.0.0.1:9/done', num_samples: 4 };
@@ -174,7 +174,7 @@ describe('scheduling', () => {
       expect(await order()).toEqual(['l2']);
     });
 
-    it('never prefers waiting to priority', async () => {
+    it('never puts a long wait before a higher priority', async () => {
       await start(longest);
       await learn('short', 1_000);
       await caller.submit(task({ task_id: 'waited', duration_key: 'short' }));

@@ -115,7 +115,7 @@ describe('the bottleneck', () => {
       /3 callbacks/,
     ],
   ];
-  it.each(cases)('is found: %s', (_, fields, name, why) => {
+  it.each(cases)('is determined: %s', (_, fields, name, why) => {
     const verdict = bottleneckOf(facts(fields));
     expect(verdict?.name ?? null).toBe(name);
     if (verdict === null) return;
@@ -123,7 +123,7 @@ describe('the bottleneck', () => {
     expect(verdict.remedy).not.toBe('');
   });
 
-  it('is a stage of all nodes together: a full node is none while another has free capacity', () => {
+  it('is determined over all nodes: a full node is no bottleneck while another has free capacity', () => {
     expect(bottleneckOf(facts({ nodes: [node(BUSY_RUN), node({ run_inflight: 2 })] }))).toBeNull();
   });
 });
