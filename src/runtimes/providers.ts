@@ -17,7 +17,7 @@ export type RuntimeProviderOptions = {
   readonly allowHostNetwork?: boolean | undefined;
   /**
    * The owner in the labels of the sandboxes' processes. By default a new random owner, so that no later gateway ends processes that this
-   * one leaves behind.
+   * one leaves running.
    */
   readonly owner?: Owner | undefined;
 };

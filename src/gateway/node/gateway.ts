@@ -270,7 +270,7 @@ function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAg
   };
 }
 
-/** Logs and counts the processes and files that an earlier process had left behind and that were removed at the start. */
+/** Logs and counts the processes and files of an earlier process that were removed at the start. */
 function reportReaped(reaped: ReapedCounts, metrics: GatewayMetrics, log: Logger): void {
   const { processes, cgroups, mounts, directories, sockets, survivors } = reaped;
   const total = processes + cgroups + mounts + directories + sockets + survivors.length;

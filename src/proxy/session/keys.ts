@@ -9,7 +9,7 @@ const CLOSED_KEYS = 65_536;
 
 /**
  * Finds the holder of a session key by the key's SHA-256. The keys themselves are not kept, and the time of a lookup depends on the
- * digest, which somebody who guesses keys does not control.
+ * digest, which a client that guesses keys does not control.
  */
 export class KeyRing<Holder> {
   private readonly open = new Map<string, Holder>();

@@ -81,8 +81,8 @@ export class OutdatedRead extends Error {}
 export const SCHEMA_FORMAT = 6;
 
 /**
- * Creates the error for a database with another format. `database` names the database, and `remedy` tells the operator how to start with
- * an empty one.
+ * Creates the error for a database with another format. `database` names the database, and `remedy` states how to start with an
+ * empty one.
  */
 export function wrongFormat(database: string, format: number, remedy: string): FloeError {
   const comparison = `the database ${database} has format ${format}, and this floe needs format ${SCHEMA_FORMAT}`;
