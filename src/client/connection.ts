@@ -135,7 +135,7 @@ export class Connection {
         }
         return;
       } catch (thrown) {
-        // A status of 503 means that this replica cannot serve the call at present. Another replica may be able to.
+        // A status of 503 means that this replica cannot serve the call at present. Another replica may be able to serve it.
         if (this.closing.signal.aborted || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503)
           throw thrown;
         this.servers.moveOn(server);

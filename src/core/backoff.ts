@@ -8,7 +8,7 @@ export type Backoff = {
   readonly maxMs: number;
 };
 
-/** Most doublings of the pause. It keeps the result finite; with fewer doublings, every backoff has reached its longest pause. */
+/** Most doublings of the pause, so that the result stays finite. Every backoff reaches its longest pause after fewer doublings. */
 const MAX_DOUBLINGS = 30;
 
 /** Returns the pause in milliseconds after `failures` consecutive failures (1 or more). */

@@ -27,8 +27,8 @@ export function fairShares(slots: number, demands: readonly TrainerDemand[]): Re
 }
 
 /**
- * Returns a trainer's load, in sessions per weight, if it got one more session. The additional session makes the larger weight win while
- * no trainer holds any.
+ * Returns the load that a trainer would have with one more session, in sessions per weight. Because of the additional session, the trainer
+ * with the larger weight is served first while none holds a session.
  */
 function loadAfter({ trainer, live, weight }: TrainerDemand, shares: ReadonlyMap<string, number>): number {
   return (live + (shares.get(trainer) ?? 0) + 1) / weight;

@@ -5,7 +5,8 @@ const MAX_BURST_MS = 1_000;
 
 /**
  * A rate limit, whose allowance grows evenly over each minute. Times are milliseconds of one monotonic clock, which the caller passes with
- * every call. A caller may take more than is available; later callers then wait until the negative amount is made up.
+ * every call. A caller may take more than is available, after which the level is negative; later callers then wait until their amount is
+ * available again.
  */
 export class TokenBucket {
   private readonly perMs: number;

@@ -3,8 +3,8 @@ import type { Clock } from './clock.ts';
 type Timer = { readonly dueMs: number; readonly order: number; callback: (() => void) | null };
 
 /**
- * Most cancelled timers in the heap, unless there are as many live ones. When there are more, they are removed; until then, they stay in
- * the heap until they are due.
+ * Number of cancelled timers up to which they stay in the heap until they are due. All are removed when there are more than this and more
+ * than live timers.
  */
 const MAX_CANCELLED = 64;
 

@@ -28,9 +28,9 @@ type PatchOptions = {
 };
 
 /**
- * Prints the agent's changes to the repository as a patch against the base commit, including new files but not ignored ones. When the base
- * commit does not exist in the agent's repository, the base tree is used, because two prepared runtimes can have the same tree in commits
- * of different times. A separate index file keeps the agent's own index unchanged.
+ * Shell script that prints the agent's changes to the repository as a patch against the base commit, including new files but not ignored
+ * ones. When the base commit does not exist in the agent's repository, the base tree is used, because two prepared runtimes can have the
+ * same tree in commits of different times. A separate index file keeps the agent's own index unchanged.
  */
 const DEFAULT_PATCH_COMMAND = `
 set -e
@@ -46,7 +46,9 @@ git add -A .
 git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --no-textconv "$base"
 `;
 
-/** Removes the excluded paths from the patch. Rename detection is off, so that every path is filtered by its own name. */
+/**
+ * Shell script that removes the excluded paths from the patch. Rename detection is off, so that every path is filtered by its own name.
+ */
 const FILTER_COMMAND = `
 set -e
 GIT_INDEX_FILE="$FLOE_PATCH.index"

@@ -6,7 +6,7 @@ import type { SpanAttributes, SpanKind } from '../core/tracing.ts';
 import type { Logger } from './log.ts';
 
 /**
- * Longest time until a finished span is sent. A collector handles few large requests best, but a user who opens a trace should see its
+ * Interval at which finished spans are sent. A collector handles few large requests best, but a user who opens a trace should see its
  * last spans soon.
  */
 const EXPORT_INTERVAL_MS = 2_000;

@@ -7,18 +7,18 @@ export const DEFAULT_FILE_MODE = 0o644;
 /** Exit code with which {@link READ_SCRIPT} reports that the path is not a regular file. */
 export const NO_FILE = 44;
 
-/** Prints the first bytes of a regular file. Never opens a FIFO or a device. Arguments: path, number of bytes. */
+/** Shell script that prints the first bytes of a regular file. Never opens a FIFO or a device. Arguments: path, number of bytes. */
 export const READ_SCRIPT = `[ -f "$1" ] || exit ${NO_FILE}; exec head -c "$2" -- "$1"`;
 
 /**
- * Unpacks a tar archive from stdin into a directory. An existing link at a path of the archive is replaced, not followed. Argument: the
- * directory.
+ * Shell script that unpacks a tar archive from stdin into a directory. An existing link at a path of the archive is replaced, not
+ * followed. Argument: the directory.
  */
 export const EXTRACT_SCRIPT = 'umask 022; mkdir -p -- "$1" && exec tar -x -p -o -f - -C "$1"';
 
 /**
- * Packs the files, directories and links below a directory as a tar archive and pipes it to a command. Files of other kinds are left
- * out. Arguments: the directory, a file that receives the exit code when packing fails, the command.
+ * Shell script that packs the files, directories and links below a directory as a tar archive and pipes it to a command. Files of other
+ * kinds are left out. Arguments: the directory, a file that receives the exit code when packing fails, the command.
  */
 export const PACK_SCRIPT = `source=$1; report=$2; shift 2
 pack() {

@@ -36,7 +36,7 @@ const BY_STAGE: Record<FailedStage, Outcome> = {
   eval: 'verifier_error',
 };
 
-/** Returns the failure of an attempt in which a stage threw this error. */
+/** Returns the failure of an attempt in whose stage `stage` this error was thrown. */
 export function classify(thrown: unknown, stage: FailedStage): Failure {
   const error = asFloeError(thrown);
   return { outcome: outcomeOf(error, stage), error: sessionError(error, stage) };

@@ -1,7 +1,7 @@
 import type { Clock } from '../../core/clock.ts';
 import type { Attempt, Renewal } from './attempt.ts';
 
-/** Interval at which the fence checks whether the process was suspended. */
+/** Interval at which {@link LeaseFence} checks whether the process was suspended. */
 const CHECK_INTERVAL_MS = 500;
 /**
  * When a check is late by at least this much, the process counts as suspended in between, for example because the machine slept. Garbage

@@ -67,7 +67,7 @@ export type SandboxOptions = {
   readonly allowLocal: boolean;
   readonly uploadRoots: readonly string[];
   readonly startLimits: StartLimits;
-  /** Notified of the start of each sandbox and of each killed command. Optional. */
+  /** Functions to call for each started sandbox and each killed command. By default nothing is called. */
   readonly observer?: SandboxObserver;
 };
 

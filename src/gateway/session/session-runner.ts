@@ -278,7 +278,7 @@ class SessionRun {
         span,
       );
       if (this.isStopped()) return null;
-      // Runs after the evaluation, so that packing a large file tree takes no time from grading.
+      // Artifacts are packed after the evaluation, so that packing a large file tree takes no time from grading.
       this.artifacts = await collectArtifacts(attempt, this.runtime);
       if (this.isStopped()) return null;
       return attempt.measure(
@@ -337,7 +337,7 @@ class SessionRun {
       name: sandboxNames(attempt.lease)[purpose],
       spec: attempt.spec,
       proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
-      // Mounted at the same path as on the host, because the keys of Node's compile cache contain the path.
+      // The harness is mounted at the same path as on the host, because the keys of Node's compile cache contain the path.
       readOnlyMounts:
         forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: this.installDir }] : [],
       onActivity: attempt.recordProgress,
