@@ -1,10 +1,10 @@
-// What it costs to make a trajectory of a session's completions: graph, builder, audit, JSON.
+// Measures the cost of building a trajectory from a session's completions: token graph, builder, audit and JSON.
 //
 //   npm run bench -- builder [--quick] [--json]
 //
-// Sessions of one agent whose turns continue each other, half of the tokens sampled, ids over a vocabulary of 151,643, about four
-// characters of text per token. Completions share memory as the proxy leaves them. The figures are CPU time of the whole process (user
-// and system, including the garbage collector's threads): the median of many runs after warm-up.
+// Each session has one agent whose turns continue each other. Half of its tokens are sampled, ids are drawn from a vocabulary of 151,643,
+// and a token has about four characters of text. Completions share memory as they do in the proxy. The results are medians of the CPU time
+// of the whole process (user and system, including the garbage collector's threads) over many runs after a warm-up.
 import { RequestMemory } from '../src/proxy/session/request-memory.ts';
 import { type AssistantMessage, type ChatMessage, samplingSchema } from '../src/schema/index.ts';
 import type { Completion } from '../src/tokens/completion.ts';

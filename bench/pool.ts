@@ -1,12 +1,12 @@
-// What each way of choosing an engine gives, with four engines of which one has half the speed.
+// Compares the policies for choosing an engine, with four engines of which one has half the speed.
 //
 //   npm run bench -- pool [--quick]
 //
-// The pool is the real one; engines and time are simulated, so that a run is the same every time and on every machine. An engine here
-// batches as vLLM does: each step gives every running reply one token and computes a chunk of the waiting prompts; it takes a fixed time
-// plus some for each reply and each prompt token. Prompts are looked up in the prefix cache of floe's simulated engine. Sessions are those
-// of a coding agent: a prompt that grows with every turn, replies and tool outputs of very different lengths, pauses while tools run. A
-// fixed number of sessions runs at a time; when one ends the next starts.
+// The engine pool is floe's own; engines and time are simulated, so that a run has the same result every time and on every machine. A
+// simulated engine batches as vLLM does: each step gives every running reply one token and computes a chunk of the waiting prompts. A step
+// takes a fixed time plus a time for each reply and each prompt token. Cached prompt tokens are determined with the prefix cache of floe's
+// simulated engine. The sessions are like those of a coding agent: the prompt grows with every turn, lengths of replies and tool outputs
+// vary widely, and tools cause pauses. The number of concurrent sessions is fixed; when one ends, the next starts.
 import { VirtualClock } from '../src/core/virtual-clock.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../src/engines/engine.ts';
 import type { EnginePools } from '../src/engines/pool/engine-pools.ts';

@@ -1,11 +1,11 @@
-// What a recorded span costs with floe's tracer, and with OpenTelemetry's SDK where its packages are installed:
+// Measures the cost of a recorded span with floe's tracer, and with OpenTelemetry's SDK when its packages are installed:
 //
 //   npm run bench -- spans [--quick] [--json]
 //   npm install --no-save @opentelemetry/api @opentelemetry/resources @opentelemetry/sdk-trace-base @opentelemetry/exporter-trace-otlp-http
 //
-// Both record the same session attempts (a span with four children, eight attributes each) and send them to a collector in another
-// process. The figures are the CPU time of this process (user and system) until all spans are sent, as the median of alternating rounds
-// after warm-up, and the time that a fresh process takes to import each after what a gateway imports anyway.
+// Both tracers record the same session attempts (a span with four children, eight attributes each) and send them to a collector in another
+// process. Two results are printed: the CPU time of this process (user and system) until all spans are sent, as the median of alternating
+// rounds after a warm-up; and the time in which a new process imports each tracer after the modules that a gateway always imports.
 import { execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:http';

@@ -1,7 +1,7 @@
 /**
- * `npm run generate` writes the files that come from the code: docs/openapi.json from the schemas and the route table, docs/errors.md
- * from the error table, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, docs/metrics.md from the
- * metric registries, and src/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing and fails when a
+ * `npm run generate` writes the files that are derived from the code: docs/openapi.json from the schemas and the route table,
+ * docs/errors.md from the error table, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, docs/metrics.md
+ * from the metric registries, and src/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing, and fails when a
  * committed file differs.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// Writes the lock of a harness under harness-locks/<name>/. Set the version in src/harnesses/install/catalog.ts as well, and read the
-// changes of the lock: what is in it runs in every sandbox.
+// Writes the lock of a harness to harness-locks/<name>/. Afterwards, set the version in src/harnesses/install/catalog.ts as well, and
+// review the changes of the lock, because the locked packages run in every sandbox.
 //
 //   npm run verify -- lock-harness NAME VERSION [--uv PATH]
 import { execFileSync } from 'node:child_process';

@@ -7,8 +7,8 @@ export type Program = {
 };
 
 /**
- * Runs the program named by the first argument, which is removed from `process.argv`. Without a name it lists all programs and exits
- * with 0; with an unknown name it lists them on stderr and exits with 2.
+ * Runs the program named by the first argument. Removes this name from `process.argv`. Without a name, it lists all programs and exits with
+ * 0; with an unknown name, it lists them on stderr and exits with 2.
  */
 export async function runNamed(command: string, programs: Readonly<Record<string, Program>>): Promise<void> {
   const [node = process.execPath, main = command, name, ...args] = process.argv;

@@ -1,4 +1,4 @@
-// `npm test`: installs the pinned pi harness if it is missing, runs the tests, and closes with "N passed, N failed".
+// `npm test`: installs the pinned pi harness if it is missing, and runs the tests. The last line is "N passed, N failed".
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { harnessDir } from '../src/cli/home.ts';

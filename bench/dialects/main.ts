@@ -1,10 +1,11 @@
-// What it costs to accept one request of a harness: making it canonical, plus the engine's text of every message.
+// Measures the cost of accepting one request of a harness: converting it to the canonical form, and making the engine's text of every
+// message.
 //
 //   npm run bench -- dialects [--quick] [--json]
 //
-// The baseline is one JSON.parse of the same body, which every proxy needs. Each round parses the body of the previous turn, so that
-// the session's memory is filled as in practice, and then times the next one. Every round parses new strings, as requests from a socket
-// are. Medians, one thread.
+// The baseline is one JSON.parse of the same body, which every proxy needs. Each round first parses the body of the previous turn, so that
+// the session's memory is filled as in practice, and then measures the next turn. Every round parses new strings, as for requests from a
+// socket. The results are medians with one thread.
 import { systemClock } from '../../src/core/clock.ts';
 import { type Dialect, plainContext } from '../../src/dialects/dialect.ts';
 import { DIALECTS } from '../../src/dialects/registry.ts';

@@ -1,9 +1,10 @@
-// What the proxy adds to a model call, as its client measures it, and what it costs in CPU. Journal and fsync are on.
+// Measures the latency that the proxy adds to a model call, as its client measures it, and the proxy's CPU time. Journal and fsync are on.
 //
 //   npm run bench -- proxy [--quick] [--json] [--only=CASE,…] [--profile=DIRECTORY]
 //
-// Four processes: a stub engine with prepared vLLM replies, the proxy, a bare proxy as the floor, and this one as the client. Every
-// round calls the engine, the floor and the proxy one after the other, so that a slow moment of the machine affects all of them.
+// It uses four processes: a stub engine with prepared vLLM replies, the proxy, a minimal proxy for comparison (the floor), and this process
+// as the client. Every round calls the engine, the floor and the proxy one after the other, so that a temporary slowdown of the machine
+// affects all three.
 import { constants } from 'node:fs';
 import { mkdtemp, open, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

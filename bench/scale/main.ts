@@ -1,5 +1,5 @@
-// The capacity of a rollout server and its nodes: rates, memory, how throughput grows with nodes, and how close the pipeline is to the
-// best schedule. Server and nodes are processes of their own; sandboxes, agents and evaluators only take time.
+// Measures the capacity of a rollout server and its nodes: rates, memory, how throughput grows with nodes, and how close the pipeline is to
+// the best schedule. Server and nodes are separate processes; sandboxes, agents and evaluators only wait.
 //
 //   npm run bench -- scale [--json] [--quick] [--database sqlite|postgres]
 //                          [--only submit,sqlite,postgres,memory,nodes,pipeline,makespan]

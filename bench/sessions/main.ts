@@ -1,5 +1,5 @@
-// Sessions per second through submission, lease, stages and delivery; memory per running session; what floe adds to one run of pi.
-// Each figure has a baseline from the same run: the same commands without floe.
+// Measures sessions per second through submission, lease, stages and delivery, the memory per running session, and the time that floe adds
+// to one run of pi. Each value has a baseline from the same run of the bench: the same commands without floe.
 //
 //   npm run bench -- sessions [--json]
 import { spawn } from 'node:child_process';

@@ -23,7 +23,7 @@ export const nameSchema = z
 
 export const portSchema = z.int().min(1).max(65_535);
 
-/** Quotes an argument so that the shell takes it literally. */
+/** Quotes an argument so that the shell uses it literally. */
 export function quoteArgument(argument: string): string {
   return /^[A-Za-z0-9_.,:=+@%/-]+$/.test(argument) ? argument : `'${argument.replaceAll("'", "'\\''")}'`;
 }

@@ -46,7 +46,7 @@ export class ServedModel {
     return this.reportedName;
   }
 
-  /** Whether requests may name `model`: the name that the server reports, or the one that it was configured with. */
+  /** Whether a request may name `model`. It may name the model that the server reports, or the one that the server was configured with. */
   accepts(model: string): boolean {
     return model === this.reportedName || model === this.configuredName;
   }
@@ -57,19 +57,19 @@ export class ServedModel {
   }
 }
 
-/** Upper bound on the sessions whose latest tool-call ids are kept; more than any test runs concurrently. */
+/** Most sessions whose latest tool-call ids are kept; more than any test runs concurrently. */
 const MAX_SESSIONS = 1_000;
 
 /** Key under which the tool-call ids of calls without a session id are kept. */
 const NO_SESSION = Symbol('no session');
 
-/** Creates tool-call ids and remembers those of each session's latest reply, for the fault `duplicate_call_ids`. */
+/** Creates tool-call ids and stores those of each session's latest reply, which the fault `duplicate_call_ids` sends again. */
 export class ToolCallIds {
   private readonly latest = new LRUCache<string | symbol, readonly string[]>({ max: MAX_SESSIONS });
 
   /**
-   * Returns a function from the index of a call within one reply to its id, which begins with `prefix`. With `repeat`, the ids of
-   * the session's latest reply are used first.
+   * Returns a function that maps the index of a call within one reply to the call's id, which begins with `prefix`. With `repeat`, the ids
+   * of the session's latest reply are used first.
    */
   forReply(sessionId: string | null, repeat: boolean, prefix = 'chatcmpl-tool-'): (index: number) => string {
     const key = sessionId ?? NO_SESSION;

@@ -161,7 +161,7 @@ export class SimEngine {
     const running = mode === 'keep' ? [] : [...this.runs];
     if (mode === 'wait') for (const [run] of running) run.exempt = true;
     if (mode === 'abort') this.abort();
-    // Calls that an earlier pause froze check the new gate, and wait for it unless this pause lets them finish.
+    // Lets calls that an earlier pause froze check the new pause. They wait for its end, unless this pause lets them finish.
     earlier?.open();
     await Promise.all(running.map(([, ended]) => ended.opened));
   }
@@ -249,7 +249,7 @@ export class SimEngine {
 class Pace {
   readonly tokenMs: number;
   private readonly clock: Clock;
-  /** Time at which the latest token was due; before the first one, the end of the prefill. */
+  /** Monotonic time in milliseconds at which the latest token was due; before the first token, the time at which the prefill ends. */
   private atMs: number;
 
   constructor(clock: Clock, firstMs: number, tokenMs: number) {
@@ -258,12 +258,12 @@ class Pace {
     this.atMs = clock.monotonicMs() + firstMs;
   }
 
-  /** Milliseconds until the next token is due; negative when it is overdue. */
+  /** Returns the milliseconds until the next token is due; the value is negative when the token is overdue. */
   delayMs(): number {
     return this.atMs + this.tokenMs - this.clock.monotonicMs();
   }
 
-  /** Consumes the tokens that are due by now and returns their number, from 1 to {@link BURST_TOKENS}. */
+  /** Marks all tokens that are due now as taken. Returns their number, from 1 to {@link BURST_TOKENS}. */
   takeDue(): number {
     const count = Math.max(1, Math.floor((this.clock.monotonicMs() - this.atMs) / this.tokenMs));
     const taken = Math.min(count, BURST_TOKENS);
@@ -271,7 +271,7 @@ class Pace {
     return taken;
   }
 
-  /** Makes the next token due immediately, so that the time spent in a pause is not made up for. */
+  /** Makes the next token due immediately. Otherwise the tokens that became due during a pause would all be sampled together after it. */
   restart(): void {
     this.atMs = this.clock.monotonicMs() - this.tokenMs;
   }

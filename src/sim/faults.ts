@@ -67,7 +67,7 @@ export const faultSchema = z.strictObject({
 export type Fault = z.infer<typeof faultSchema>;
 export type FaultInput = z.input<typeof faultSchema>;
 
-/** Body of `POST /__sim/faults`. */
+/** Schema of the body of `POST /__sim/faults`. */
 export const faultListSchema = z.strictObject({ faults: z.array(faultSchema) });
 
 /** The faults that hit one call. */
@@ -84,7 +84,7 @@ export class FaultInjector {
     this.set(faults);
   }
 
-  /** Replaces all faults and restarts the count of calls. */
+  /** Replaces all faults and sets the number of counted calls to 0. */
   set(faults: readonly Fault[]): void {
     this.faults = faults.map((fault) => ({ fault, fired: 0 }));
     this.calls = { generation: 0, tokenizing: 0 };
@@ -95,7 +95,7 @@ export class FaultInjector {
     return this.faults.map(({ fault, fired }) => ({ ...fault, fired }));
   }
 
-  /** Counts one call and returns the faults that hit it. `sessionId` is `null` when the caller named no session. */
+  /** Counts one call and returns the faults that hit it. `sessionId` is `null` when the caller sent no session id. */
   plan(sessionId: string | null, scope: CallScope = 'generation'): FaultPlan {
     const call = ++this.calls[scope];
     const hits: Fault[] = [];

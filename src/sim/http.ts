@@ -5,7 +5,7 @@ import { FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
 import { nextEventLoopTurn } from '../core/promises.ts';
 
-/** Upper bound on a request body. A prompt of a million ids is about 7 MB of JSON. */
+/** Most bytes of a request body. A prompt of a million ids takes about 7 MB of JSON. */
 const MAX_BODY_BYTES = 64 * MIB;
 
 /**
@@ -20,12 +20,12 @@ const FIRST_CUT = 2;
 /** Most pieces into which one event is cut, so that a long event does not become thousands of writes. */
 const MAX_CUTS = 64;
 
-/** One HTTP request and its reply. */
+/** One HTTP request and its reply, with methods to read the request and to send the reply. */
 export class Exchange {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   readonly url: URL;
-  /** Aborts when the client disconnects before the reply is complete. */
+  /** Aborted when the client disconnects before the reply is complete. */
   readonly signal: AbortSignal;
   private split = false;
   private pendingWrites: Promise<void> = Promise.resolve();
@@ -46,13 +46,13 @@ export class Exchange {
     response.on('error', onDisconnect);
   }
 
-  /** The value of a request header; `null` when it is absent or repeated. */
+  /** Returns the value of a request header; `null` when the header is absent or occurs more than once. */
   header(name: string): string | null {
     const value = this.request.headers[name];
     return typeof value === 'string' ? value : null;
   }
 
-  /** Reads and parses the JSON body; an empty body is an empty object. Throws `malformed_json` or `body_too_large`. */
+  /** Reads the body and parses it as JSON. Returns an empty object for an empty body. Throws `malformed_json` or `body_too_large`. */
   async body(): Promise<unknown> {
     const chunks: Buffer[] = [];
     let bytes = 0;
@@ -135,7 +135,7 @@ export class Exchange {
   }
 }
 
-/** Splits an event after the first bytes of its line, inside every multi-byte character, and between the last two newlines. */
+/** Cuts an event into pieces: after the first bytes of its line, inside every multi-byte character, and between the last two newlines. */
 function splitEvent(bytes: Buffer): Buffer[] {
   const cuts = [FIRST_CUT];
   for (let i = FIRST_CUT + 1; i < bytes.length - 1 && cuts.length < MAX_CUTS; i++) {

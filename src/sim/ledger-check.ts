@@ -30,7 +30,7 @@ export type LedgerReport = {
  */
 export type LedgerCheckOptions = { readonly unknownVersions?: 'mismatch' | 'allow' };
 
-/** Which of the ledger's log-probabilities the engine reported. */
+/** Which of the ledger's two log-probabilities of a token the engine reported to its client. */
 type LedgerLogprobs = 'raw' | 'processed';
 
 /** The part of a session's result that the check compares. */
@@ -99,7 +99,7 @@ class LedgerCheck {
     };
   }
 
-  /** Checks one trace; returns the number of tokens that it trains. */
+  /** Compares one trace with the ledger. Returns the number of tokens that the trace trains. */
   private trace(sessionId: string, trace: Trace): number {
     this.traces++;
     const add = (completionId: string | null, what: LedgerMismatch['what'], detail: string): void =>
@@ -159,7 +159,7 @@ class LedgerCheck {
     const ledgerVersions = versionPerPosition(entry.version_spans, entry.response_ids.length);
     for (let i = 0; i < entry.response_ids.length; i++) {
       const expected = Math.fround(logprobs[i] ?? Number.NaN);
-      // Traces hold the shortest decimal of each float32, so rounding restores the exact value.
+      // A trace holds the shortest decimal number of each float32, so rounding to float32 restores the exact value.
       const actual = Math.fround(trace.response_logprobs[start + i] ?? Number.NaN);
       if (actual !== expected) add(entry.request_id, 'logprob', `token ${i}: ${actual} instead of ${expected}`);
       const version = versions[start + i];

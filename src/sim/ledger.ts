@@ -28,9 +28,9 @@ export type LedgerEntry = {
   readonly prompt_form: PromptForm;
   /** Value of the caller's `X-Session-ID` header; `null` when the caller sent none. */
   readonly session_id: string | null;
-  /** Name of the scenario that wrote the reply. */
+  /** Name of the scenario whose rule produced the reply. */
   readonly scenario: string;
-  /** Index of the scenario's rule that wrote the reply. */
+  /** Index in the scenario of the rule that produced the reply. */
   readonly rule: number;
   readonly prompt_ids: readonly number[];
   readonly response_ids: readonly number[];

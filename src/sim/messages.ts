@@ -95,10 +95,10 @@ export const IMAGE_PATTERN = /<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_en
 const IMAGE_URL_PREFIX = /^(?:data:image\/[a-z0-9.+-]+;base64,|https?:\/\/)/i;
 
 /**
- * The placeholders that the template writes for an image. The bundled vocabulary has no special tokens for them, so they are
- * ordinary text. Their number is derived from a hash of the URL, so that different images usually give different prompts (with real
- * models, images of one size give the same ids); nothing is fetched or decoded. `path` names the part in error messages.
- * Throws `engine_rejected` for a URL that is neither http(s) nor a base64 image.
+ * Returns the placeholders that the template writes for an image. They are ordinary text, because the bundled vocabulary has no special
+ * tokens for them. Their number is derived from a hash of the URL, so that different images usually give different prompts (with real
+ * models, images of the same size give the same ids); no image is fetched or decoded. `path` names the part in error messages. Throws
+ * `engine_rejected` for a URL that is neither http(s) nor a base64 image.
  */
 function imageText(url: string, path: string): string {
   const prefix = IMAGE_URL_PREFIX.exec(url)?.[0];

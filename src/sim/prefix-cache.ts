@@ -75,7 +75,7 @@ class BlockChain {
     for (let i = 0; i < ids.length; i++) {
       this.chainA = hashNumbers(this.chainA, ids[i] as number);
       this.chainB = (Math.imul(this.chainB, 0x01000193) ^ (ids[i] as number)) >>> 0;
-      // Two different hash functions give 64 bits, so that different prompts practically never collide.
+      // The key joins two different hashes to 64 bits, so that different prompts practically never have the same key.
       if (++this.length % BLOCK_TOKENS === 0) keys.push(`${this.chainA}.${this.chainB}`);
     }
     return keys;

@@ -1,7 +1,7 @@
 import type { TextPiece } from './visible-text.ts';
 import type { SpecialTokens } from './vocabulary.ts';
 
-/** A complete tool call; `argumentsText` is JSON text as sampled. */
+/** A complete tool call. `argumentsText` is the JSON text of its arguments as it was sampled. */
 export type ParsedCall = { readonly id: string; readonly name: string; readonly argumentsText: string };
 
 /** A change to one tool call in a stream. The first change of a call has its name; later ones add parts of its argument text. */

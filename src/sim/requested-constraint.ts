@@ -24,7 +24,7 @@ export const toolChoiceSchema = z.union([
   z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string() }) }),
 ]);
 
-/** The fields of a chat request that constrain the form of the reply. */
+/** The fields of a chat request that constrain the format of the reply. */
 export type ConstraintFields = {
   readonly tools?: readonly unknown[] | null | undefined;
   readonly tool_choice?: z.infer<typeof toolChoiceSchema> | null | undefined;

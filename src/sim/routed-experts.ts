@@ -7,7 +7,7 @@ import { hashNumbers } from './random.ts';
 export const ROUTED_LAYERS = 2;
 export const ROUTED_TOP_K = 2;
 
-/** Number of experts per layer; an expert's index fits into a byte. */
+/** Number of experts per layer. It is small enough that an expert's index is stored in one byte. */
 const EXPERT_COUNT = 64;
 
 /** Token ids of a prompt and its reply, as in a ledger entry. */

@@ -53,7 +53,7 @@ export const NO_FAULTS: CallFaults = {
   slowFactor: 1,
 };
 
-/** A candidate for a token, with its log-probability before and after penalties, temperature and cut-offs. */
+/** A token that could have been sampled at a position, with its log-probability before and after penalties, temperature and cut-offs. */
 export type Alternative = { readonly id: number; readonly raw: number; readonly processed: number };
 
 export type SampledToken = Alternative & {

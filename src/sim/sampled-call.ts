@@ -96,7 +96,7 @@ export class SampledCall {
     return choice;
   }
 
-  /** Samples one choice and yields the engine's events. */
+  /** Samples one choice. Yields the engine's events, counts its tokens and updates the metrics. */
   async *events(choice: SampledChoice): AsyncGenerator<GenerateEvent, void, undefined> {
     const { context, options, head } = this;
     const minInterval = context.config.streamInterval;

@@ -22,7 +22,7 @@ import { bundledVocabulary } from './vocabulary.ts';
  */
 export type SimOptions = SimConfigInput & { readonly clock?: Clock };
 
-/** A running simulated engine. */
+/** A running simulated engine with its HTTP server. */
 export type SimServer = {
   /** Base URL of the server without `/v1`, such as `http://127.0.0.1:40123`. */
   readonly url: string;
@@ -42,7 +42,7 @@ export type SimServer = {
    * logits. A version that was in effect before is restored when `logits` is left out. Throws the errors of {@link WeightStore.update}.
    */
   updateWeights(version: string, logits?: LogitTable): void;
-  /** Replaces all faults and restarts the count of calls. Throws `schema_violation` for an invalid fault. */
+  /** Replaces all faults and sets the number of counted calls to 0. Throws `schema_violation` for an invalid fault. */
   setFaults(faults: readonly FaultInput[]): void;
   /** Resets every connection, ends every call as aborted and closes the ledger file. May be called more than once. */
   close(): Promise<void>;

@@ -21,7 +21,7 @@ export type TemplateMessage = {
 
 export type RenderOptions = {
   readonly mode: TemplateMode;
-  /** Tool definitions as JSON objects; an empty list leaves the section out. */
+  /** Tool definitions as JSON objects. With an empty list, the prompt has no section about tools. */
   readonly tools: readonly unknown[];
   readonly addGenerationPrompt: boolean;
   /** Whether the last turn is left open, so that the reply continues it. */

@@ -32,7 +32,7 @@ export type SpecialTokens = {
  * per section of text between delimiters, which is exact because no merge crosses a delimiter.
  */
 export class Vocabulary {
-  /** Number of ids; valid ids are 0 to `size - 1`. */
+  /** Number of token ids. The valid ids are 0 to `size - 1`. */
   readonly size: number;
   readonly special: SpecialTokens;
   private readonly tokenizer: Tokenizer;
@@ -46,7 +46,10 @@ export class Vocabulary {
     sizeCalculation: (_, text) => text.length,
   });
 
-  /** `json` is a parsed Hugging Face tokenizer.json with a byte-level BPE and the nine delimiters of {@link SpecialTokens}. */
+  /**
+   * Builds the vocabulary from `json`, a parsed Hugging Face tokenizer.json with a byte-level BPE and the nine delimiters of {@link
+   * SpecialTokens}.
+   */
   constructor(json: TokenizerFile) {
     this.tokenizer = new Tokenizer(json, {});
     this.idOfDelimiter = new Map(json.added_tokens.map((token) => [token.content, token.id]));

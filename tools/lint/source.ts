@@ -1,6 +1,6 @@
 import { type Comment, type Program, parseSync } from 'oxc-parser';
 
-/** A TypeScript file, parsed once for all rules. */
+/** A TypeScript file that was parsed once, so that all rules can use the result. */
 export type SourceFile = {
   /** Path relative to the repository root, with `/` as separator. */
   readonly path: string;

@@ -1,9 +1,10 @@
-// `npm run verify -- cluster`: three Slurm nodes and two server replicas on PostgreSQL; a node and a replica are killed while sessions run.
+// `npm run verify -- cluster`: runs sessions on a Slurm cluster and checks that none is lost or duplicated when a node and a server replica
+// are killed.
 //
 //   npm run verify -- cluster [--sessions N] [--harness pi|shell] [--json] [--keep]
 //
-// Starts a private Slurm on this machine, and a cluster in it with `floe cluster slurm`: PostgreSQL, two replicas, and three nodes that
-// each start a simulated engine. Ends with
+// Starts a private Slurm on this machine, and a cluster in it with `floe cluster slurm`: PostgreSQL, two server replicas, and three nodes,
+// each with a simulated engine. Ends with
 // "cluster: N sessions, N finished, lost 0, duplicated 0, ledger mismatches 0, killed 1 node 1 replica, took N s".
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';

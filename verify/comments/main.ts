@@ -1,5 +1,5 @@
-// `npm run verify -- comments [--count N] [--seed N] [--json]`: draws comments of the code at random, each with the line that follows it, so
-// that a reader who does not know the project can judge whether they are understood at first reading.
+// `npm run verify -- comments [--count N] [--seed N] [--json]`: prints randomly drawn comments of the code, each with the line of code that
+// follows. A reader who does not know the project can then judge whether the comments are understood at first reading.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';

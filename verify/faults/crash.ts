@@ -1,6 +1,6 @@
-// `npm run verify -- crash`: the service is killed before its n-th write, sync or send for every n, and at random moments, over SQLite and
-// PostgreSQL. Options: --points N (kill points, default 400 a store), --kills N (1000), --sessions N (5000), --store sqlite|postgres,
-// --seed N, --quick (40 points, 40 kills, 200 sessions), --json.
+// `npm run verify -- crash`: kills the service before its n-th write, sync or send for every n, and then at random times, over SQLite and
+// PostgreSQL. Options: --points N (kill points per store, default 400), --kills N (default 1000), --sessions N (default 5000),
+// --store sqlite|postgres, --seed N, --quick (40 points, 40 kills, 200 sessions), --json.
 import { parseArgs } from 'node:util';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { asFloeError } from '../../src/core/errors.ts';

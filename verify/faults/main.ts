@@ -1,5 +1,5 @@
-// `npm run verify -- faults`: every fault suite over SQLite and PostgreSQL, as a table. Options: --suite S3 (repeatable),
-// --store sqlite|postgres, --quick, --seed N, --json.
+// `npm run verify -- faults`: runs every fault suite over SQLite and PostgreSQL and prints the results as a table. Options: --suite S3
+// (repeatable), --store sqlite|postgres, --quick, --seed N, --json.
 import { parseArgs } from 'node:util';
 import { seededRandom } from '../../tools/seeded-random.ts';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';

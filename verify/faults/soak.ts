@@ -1,5 +1,5 @@
-// `npm run verify -- soak`: S20, an hour of mixed load with faults at a tenth of their usual rate. Options: --minutes N (60),
-// --store sqlite|postgres, --seed N, --json. Memory and open files of a server and a gateway are sampled once a minute.
+// `npm run verify -- soak`: suite S20, which runs an hour of mixed load with faults at a tenth of their usual rate. Once a minute, it
+// samples memory and open files of a server and a gateway. Options: --minutes N (default 60), --store sqlite|postgres, --seed N, --json.
 import { readdirSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,9 +1,9 @@
-// `npm run verify -- fidelity`: compares every token that floe hands to a trainer with the ledger of the engine that sampled it.
+// `npm run verify -- fidelity`: compares every token that floe returns to a trainer with the ledger of the engine that sampled the token.
 //
 //   npm run verify -- fidelity [--tokens N] [--seed N] [--harness NAME]… [--no-harnesses] [--jobs N] [--json [FILE]]
 //
-// First random harnesses in every engine mode, up to N sampled tokens in all; then the real programs, in token mode, in chat mode,
-// and in chat mode with the merge rule of Polar. Ends with "fidelity: tokens T, mismatches M, trained twice D, unaccounted U".
+// First runs random harnesses in every engine mode, until N tokens are sampled in total. Then runs the real programs in token mode, in
+// chat mode, and in chat mode with Polar's merge rule. Ends with "fidelity: tokens T, mismatches M, trained twice D, unaccounted U".
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,9 +1,10 @@
-// `npm run verify -- fuzz`: sends ten thousand inputs per dialect through the real proxy on loopback, most of them wrong, then hostile
-// clients and bodies. Fails when the proxy answers anything but 2xx or 4xx, changes a reply's text, blocks its event loop or keeps memory.
+// `npm run verify -- fuzz`: sends ten thousand inputs per dialect, most of them invalid, through the real proxy on loopback, and then tests
+// hostile clients and bodies. Fails when the proxy replies with a status other than 2xx or 4xx, changes a reply's text, blocks its event
+// loop or leaks memory.
 //
 //   npm run verify -- fuzz [--quick] [--json] [--seed N]
 //
-// Three processes: a stub engine, the proxy, which watches its own event loop and heap, and this one as the client.
+// It uses three processes: a stub engine, the proxy, which measures its own event loop and heap, and this process as the client.
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { parseArgs } from 'node:util';

@@ -1,4 +1,4 @@
-// The fuzzer's child processes and the messages that it exchanges with them.
+// Starts the fuzzer's child processes and exchanges messages with them.
 import { type ChildProcess, fork } from 'node:child_process';
 import type { Server } from 'node:http';
 import { z } from 'zod';

@@ -1,5 +1,5 @@
-// Prints the failures, the golden cases as a table (case by engine mode) and the line "golden: C cases x M modes, P passed, F failed".
-// With FLOE_GOLDEN_JSON the last line is the figures as JSON.
+// Prints the failures, a table of the golden cases by engine mode, and the line "golden: C cases x M modes, P passed, F failed". When
+// FLOE_GOLDEN_JSON is set, the last line is the same counts as JSON.
 import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
 
 type Counts = { passed: number; failed: number };

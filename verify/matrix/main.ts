@@ -1,5 +1,5 @@
-// `npm run verify -- matrix`: every harness, in every dialect that it speaks, through every kind of trouble. Real unchanged programs run
-// in sandboxes against the simulated engine, whose ledger records what was sampled.
+// `npm run verify -- matrix`: tests every harness, in every dialect that it speaks, in cells such as sub-agents, compaction and engine
+// failures. The real, unmodified programs run in sandboxes with the simulated engine, whose ledger records every sampled token.
 //
 //   npm run verify -- matrix [--harness NAME]… [--dialect D]… [--cell C]… [--jobs N] [--keep] [--json [FILE]] [--capture DIR]
 //                            [--install] [--write] [--samples N]

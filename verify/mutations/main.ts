@@ -1,8 +1,8 @@
-// `npm run verify -- mutations`: plants defects in capture, graph and builders, one at a time, and checks that the tests catch each.
+// `npm run verify -- mutations`: plants defects in capture, token graph and builders, one at a time, and checks that the tests detect each.
 //
 //   npm run verify -- mutations [--only TEXT] [--list] [--json]
 //
-// Works on a copy of the tree. Ends with "mutations: N planted, M caught"; with --json a line of JSON follows.
+// Works on a copy of the source tree. Ends with "mutations: N planted, M caught"; with --json, a line of JSON follows.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

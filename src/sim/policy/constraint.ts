@@ -18,7 +18,7 @@ type LeafMessages = { calls?: readonly ParsedMessage[]; plain?: readonly ParsedM
 const messagesByReply = new WeakMap<ScriptedReply, LeafMessages>();
 
 /**
- * Returns for each leaf of `reply` whether `constraint` allows it; the decision depends on the leaf's whole turn. `reply` must be compiled
+ * Returns for each leaf of `reply`, that is, for each turn that it can produce, whether `constraint` allows it. `reply` must be compiled
  * without malformed calls. Throws `engine_rejected` for a schema that cannot be checked.
  */
 export function allowedLeaves(

@@ -90,7 +90,9 @@ function versionLookup(version: string | readonly VersionSpan[], length: number)
   };
 }
 
-/** Computes the joint probabilities of every leaf and a growing turn under one policy version. */
+/**
+ * Computes, under one policy version, the joint probability of each leaf (a turn that the rule can write) and the tokens of a growing turn.
+ */
 class Joint {
   private readonly reply: ScriptedReply;
   private readonly weights: Weights;
@@ -137,7 +139,7 @@ class Joint {
     return next;
   }
 
-  /** Returns `distribution` without the tokens with which no allowed leaf continues. */
+  /** Returns `distribution` without the tokens that no allowed leaf has at this position. A leaf is a turn that the rule can write. */
   permitted(
     distribution: ReadonlyMap<number, number>,
     allowed: readonly boolean[],

@@ -124,7 +124,7 @@ export class ReplyWalk {
   /** The weights with which `logWeight` was computed; `null` before the first computation. */
   private weights: Weights | null = null;
   private readonly scripted: boolean;
-  /** For each leaf, whether the constraint allows it; `null` when the reply has no constraint. */
+  /** For each leaf (a turn that the rule can write), whether the constraint allows it; `null` when the reply has no constraint. */
   private readonly allowed: readonly boolean[] | null;
 
   constructor(
@@ -141,7 +141,7 @@ export class ReplyWalk {
     this.scripted = reply.leaves.length > 0;
   }
 
-  /** Whether at least one allowed leaf agrees with the turn so far. */
+  /** Whether at least one leaf (a turn that the rule can write) agrees with the turn so far and is allowed by the constraint. */
   get canContinue(): boolean {
     return this.live.some(({ leaf }) => this.allowed?.[leaf] ?? true);
   }
@@ -158,7 +158,7 @@ export class ReplyWalk {
     return this.mixture(weights);
   }
 
-  /** Adds `id` as the next token, whether or not the policy could have written it. */
+  /** Appends `id` to the turn, whether or not the policy could have sampled it. Drops the leaves that do not agree with it. */
   advance(id: number): void {
     const position = this.turn.length;
     const weights = this.weights;
@@ -190,7 +190,9 @@ export class ReplyWalk {
     return this.scripted && this.turn.at(-1) !== imEnd && this.turn.at(-1) !== endOfText ? imEnd : endOfText;
   }
 
-  /** Recomputes, under `weights`, the joint log-probability of each remaining leaf with the turn so far. */
+  /**
+   * Recomputes, under `weights`, the joint log-probability of each remaining leaf (a turn that the rule can write) with the turn so far.
+   */
   private recomputeLogWeights(weights: Weights): void {
     for (const entry of this.live) {
       const leaf = this.reply.leaves[entry.leaf];
@@ -209,7 +211,7 @@ export class ReplyWalk {
     this.weights = weights;
   }
 
-  /** Returns the distribution of the next token over several remaining leaves. */
+  /** Returns the distribution of the next token when several leaves (turns that the rule can write) agree with the turn so far. */
   private mixture(weights: Weights): NextToken {
     const position = this.turn.length;
     const logWeightsOf = new Map<number, number[]>();
@@ -235,7 +237,10 @@ export class ReplyWalk {
     return this.allowed === null ? { ids, logps } : { ids, logps, permitted: this.permitted(ids, noise) };
   }
 
-  /** Returns for each of `ids` whether an allowed leaf continues with it. `noise` is the distribution of a noise token at this position. */
+  /**
+   * Returns for each of `ids` whether a leaf that the constraint allows continues with it. `noise` is the distribution of a randomly drawn
+   * thinking token at this position.
+   */
   private permitted(ids: readonly number[], noise: NextToken | undefined): readonly boolean[] {
     const position = this.turn.length;
     const reachable = new Set<number>();
@@ -249,5 +254,8 @@ export class ReplyWalk {
   }
 }
 
-/** Weights for computing the candidate ids of a noise token, which are the same for all weights. */
+/**
+ * Weights with which the candidate ids of a noise token (a randomly drawn thinking token) are computed; these ids are the same for all
+ * weights.
+ */
 const NO_WEIGHTS: Weights = { version: '', logits: {}, noiseSalt: 0 };

@@ -41,10 +41,10 @@ export type RuleCondition = z.infer<typeof ruleConditionSchema>;
 /** Greatest absolute value of a logit. Larger values give probabilities that a 64-bit float rounds to 0 or 1. */
 export const MAX_LOGIT = 30;
 
-/** Most noise tokens of a thinking block; more than any context window of the simulator. */
+/** Most noise tokens (randomly drawn words) of a thinking block; more than any context window of the simulator. */
 const MAX_NOISE_TOKENS = 100_000;
 
-/** A thinking block. A plain number is the number of its noise tokens. */
+/** Schema of a thinking block. A plain number is the number of its noise tokens, which are randomly drawn words. */
 const thinkSchema = z.preprocess(
   (value) => (typeof value === 'number' ? { noise: value } : value),
   z.strictObject({
@@ -121,7 +121,7 @@ export type ScenarioInput = z.input<typeof scenarioSchema>;
 
 export const scenarioListSchema = z.array(scenarioSchema);
 
-/** The content of a scenario file. */
+/** Schema of a scenario file's content. */
 const scenarioFileSchema = z.strictObject({ scenarios: scenarioListSchema.min(1) });
 
 /** Replies to the requests that no other scenario matches. The random choice in its reply makes the logprobs non-trivial. */

@@ -5,32 +5,41 @@ import type { Vocabulary } from '../vocabulary.ts';
 import type { Scenario, Segment } from './scenario.ts';
 import type { Weights } from './weights.ts';
 
-/** Most leaves of one turn, that is, the product of the numbers of options of all its choices. Every leaf costs time per token. */
+/**
+ * Most leaves of a reply. A leaf is one turn that the rule can write; their number is the product of the numbers of options of all choices.
+ * Every leaf costs time per token.
+ */
 const MAX_LEAVES = 512;
 
-/** Number of candidates of a noise token. */
+/** Number of words among which a noise token (a randomly drawn thinking token) is drawn. */
 const NOISE_CANDIDATES = 16;
 
-/** Range of a noise token's logits over its candidates. It gives probabilities from about 1 to 20 percent. */
+/**
+ * Range of the logits of the words among which a noise token (a randomly drawn thinking token) is drawn. It gives probabilities from about
+ * 1 to 20 percent.
+ */
 const NOISE_SPREAD = 3;
 
 /**
- * Range by which the logits of a noise token differ between two policy versions. It is small compared with NOISE_SPREAD, so that importance
- * ratios stay near 1.
+ * Range by which the logits of a noise token (a randomly drawn thinking token) differ between two policy versions. It is small compared
+ * with NOISE_SPREAD, so that importance ratios stay near 1.
  */
 const NOISE_SHIFT = 0.4;
 
-/** Shortest length of a noise word in characters, including the leading space, so that noise consists of real words. */
+/**
+ * Shortest length of a noise word (a word of random thinking) in characters, including the leading space, so that noise consists of real
+ * words.
+ */
 const MIN_NOISE_CHARS = 4;
 
-/** Stands for a noise token in a leaf's symbols; every other symbol is a token id. */
+/** Value in a leaf's symbols at which a random word of thinking is drawn; every other symbol is a token id. */
 export const NOISE = -1;
 
 /** A leaf: one complete assistant turn that a rule can write. */
 export type Leaf = {
   /** Token ids, or {@link NOISE} at the position of a noise token. The last symbol ends the turn. */
   readonly symbols: Int32Array;
-  /** The option selected at each choice, in order. */
+  /** For each choice in order, the index of the option that this leaf selects. */
   readonly picks: readonly { readonly choice: string; readonly option: number }[];
 };
 

@@ -10,7 +10,10 @@ export type LogitTable = Readonly<Record<string, Readonly<Record<string, readonl
 export type Weights = {
   readonly version: string;
   readonly logits: LogitTable;
-  /** Varies the logits of noise tokens, so that each policy version assigns different probabilities to them. */
+  /**
+   * Varies the logits of noise tokens (randomly drawn thinking tokens), so that each policy version assigns different probabilities to
+   * them.
+   */
   readonly noiseSalt: number;
 };
 
@@ -93,7 +96,7 @@ export class WeightStore {
     return this.active;
   }
 
-  /** Renames the current weights without changing any probability. Throws `conflict` when the name is in use. */
+  /** Gives the current weights another version name without changing any probability. Throws `conflict` when the name is in use. */
   relabel(version: string): Weights {
     if (version === this.active.version) return this.active;
     if (this.versions.has(version)) throw new FloeError('conflict', `weights version ${version} exists already`);

@@ -139,7 +139,7 @@ function queryFlag(exchange: Exchange, name: string, fallback: boolean): boolean
   return queryChoice(exchange, name, fallback ? (['true', 'false'] as const) : (['false', 'true'] as const)) === 'true';
 }
 
-/** The parts of an engine's memory that sleep releases and that can be restored one by one. */
+/** The parts of an engine's memory that sleep mode releases and that can be restored one by one. */
 const MEMORY_PARTS = ['weights', 'kv_cache'] as const;
 
 /** Implements sleep mode, in which the engine samples nothing until all parts of its memory are restored. */
