@@ -54,7 +54,7 @@ export type RolloutDeps = {
 /** The rollout server without its HTTP listeners. */
 export type ControlPlane = {
   readonly context: RolloutContext;
-  /** The handlers of the HTTP routes. */
+  /** The functions that answer the HTTP routes, by route name. */
   readonly handlers: Handlers<RouteName>;
   /** Runs the background work. Resolves after `close`, when all of it has ended; rejects when a defect makes it fail. */
   run(): Promise<void>;

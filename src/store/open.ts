@@ -32,7 +32,8 @@ export async function openStore(place: StoreLocation): Promise<OpenStore> {
   }
 }
 
-// The clients of PostgreSQL and S3 are imported only when they are used, because loading them takes longer than the rest of the server.
+// The modules for PostgreSQL and S3 are imported only when they are used, because loading them takes longer than the rest of the server's
+// start.
 async function openDatabase({ dir, database, clock }: StoreLocation): Promise<Store> {
   if (database === null) return SqliteStore.open(join(dir, 'floe.db'));
   const { PostgresStore } = await import('./postgres/store.ts');

@@ -109,7 +109,7 @@ export type DeliveryRow = {
   readonly delivered_at: string;
 };
 
-/** The result of a finished session. `cursor` is its position in the order of all results. */
+/** The result of an ended session. `cursor` is its position in the order of all results. */
 export type ResultRow = {
   readonly cursor: number;
   readonly session_id: string;
@@ -172,7 +172,7 @@ export type CallbackRow = {
   readonly delivered_at: string | null;
 };
 
-/** The running mean of the durations of sessions with one `duration_key`. */
+/** The running mean of the durations, in milliseconds, of sessions with one `duration_key`. */
 export type DurationRow = { readonly duration_key: string; readonly mean_ms: number; readonly samples: number };
 
 /**
@@ -195,7 +195,7 @@ export type TrainerLoad = {
   readonly uncollected_bytes: number;
 };
 
-/** A registered engine. */
+/** An engine that a trainer or operator has registered. */
 export type EngineRow = {
   readonly engine_id: string;
   /** The EngineSpec as JSON text. */

@@ -68,7 +68,7 @@ export interface TaskTable {
   /** Adds a task. Throws `conflict` when its id or its idempotency key is already in use. */
   insert(row: TaskRow): Promise<void>;
   get(taskId: string): Promise<TaskRow | undefined>;
-  /** Like `get`, and locks the row until the transaction ends. */
+  /** Returns a task as `get` does, and locks its row until the transaction ends. */
   lock(taskId: string): Promise<TaskRow | undefined>;
   getMany(taskIds: readonly string[]): Promise<TaskRow[]>;
   findByKey(idempotencyKey: string): Promise<TaskRow | undefined>;
@@ -140,10 +140,10 @@ export interface SessionTable {
   /** Adds queued sessions in the given order. */
   insert(shared: NewSessions, sessions: readonly NewSession[]): Promise<void>;
   get(sessionId: string): Promise<SessionRow | undefined>;
-  /** Like `get`, and locks the row until the transaction ends. */
+  /** Returns a session as `get` does, and locks its row until the transaction ends. */
   lock(sessionId: string): Promise<SessionRow | undefined>;
   getMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
-  /** Like `getMany`, ordered by id, and locks the rows until the transaction ends. */
+  /** Returns sessions as `getMany` does but ordered by id, and locks their rows until the transaction ends. */
   lockMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
   /** Returns the sessions of a task, ordered by sample index; with `page`, at most `limit` sessions after an index. */
   ofTask(taskId: string, page?: Page): Promise<SessionRow[]>;
@@ -226,7 +226,7 @@ export interface NodeTable {
   /** Adds a node, or replaces its row. */
   put(row: NodeRow): Promise<void>;
   get(nodeId: string): Promise<NodeRow | undefined>;
-  /** Like `get`, and locks the row until the transaction ends. */
+  /** Returns a node as `get` does, and locks its row until the transaction ends. */
   lock(nodeId: string): Promise<NodeRow | undefined>;
   list(): Promise<NodeRow[]>;
   update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void>;
@@ -266,7 +266,7 @@ export interface EngineTable {
 export interface ServiceTimeTable {
   /** Returns the stored service time in milliseconds. */
   get(): Promise<number>;
-  /** Stores `nowMs` unless the stored time is greater, and returns the greater one. */
+  /** Stores `nowMs` unless the stored service time is greater, and returns the greater one. */
   advance(nowMs: number): Promise<number>;
 }
 

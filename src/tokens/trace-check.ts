@@ -90,7 +90,7 @@ function checkColumns(trace: BuiltTrace, index: number): void {
   checkContext(trace, index, end, length);
 }
 
-/** Checks that mask and logprob are 0 at the positions of a range that no span covers. */
+/** Checks that mask and logprob are 0 at the positions from `from` to `to`, which no span covers. Throws `audit_failed`. */
 function checkContext({ lossMask, logprobs }: BuiltTrace, index: number, from: number, to: number): void {
   for (let at = from; at < to; at++) {
     if (lossMask[at] !== 0 || logprobs[at] !== 0) {

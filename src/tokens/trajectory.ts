@@ -24,7 +24,7 @@ export type TrajectoryRequest = {
 };
 
 export type EncodedTrajectory = {
-  /** JSON of a {@link import('../schema/index.ts').Trajectory}, UTF-8. */
+  /** The trajectory as JSON in UTF-8; its form is {@link import('../schema/index.ts').Trajectory}. */
   readonly json: Buffer;
   readonly audit: Audit;
   /** The counts of the audit for each pair of dialect and engine. */
@@ -35,9 +35,9 @@ export type EncodedTrajectory = {
 };
 
 /**
- * Turns a session's completions into a trajectory: builds the graph, runs the builder, audits its traces and encodes them as JSON. A
- * session without trainable completions has no traces. Throws `unknown_builder` or `schema_violation` for the spec, `builder_failed`
- * for a custom builder and `audit_failed` when the token sums do not hold.
+ * Turns the completions of one attempt into a trajectory: builds the graph, runs the builder, audits its traces and encodes them as JSON.
+ * A session without trainable completions has no traces. Throws `unknown_builder` or `schema_violation` for the spec, `builder_failed` for
+ * a custom builder and `audit_failed` when the audit finds an error.
  */
 export function buildTrajectory(request: TrajectoryRequest): EncodedTrajectory {
   const builder = (request.builders ?? builderRegistry()).get(request.spec.strategy);

@@ -12,7 +12,7 @@ export type Measure = {
   /** Tokens that the engine sampled for these sessions, whether or not a client received them. */
   sampled: number;
   trained: number;
-  /** Trained tokens that follow exactly the context in which they were sampled. */
+  /** Number of trained tokens that follow exactly the context in which they were sampled. */
   exact: number;
   /** Trained tokens whose policy version is unknown, which some modes allow. */
   unknown_version: number;

@@ -61,7 +61,7 @@ export type Reply = { readonly status: number; readonly headers: IncomingHttpHea
 
 export type Sent = {
   readonly reply: Promise<Reply>;
-  /** Resolves with the first bytes of the body. */
+  /** Resolves to the first bytes of the body when they have arrived. */
   readonly firstBytes: Promise<string>;
   /** Resolves to the headers when they have arrived. */
   readonly headers: Promise<IncomingHttpHeaders>;

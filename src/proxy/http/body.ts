@@ -18,7 +18,7 @@ export const MAX_BODY_BYTES = 64 * MIB;
  */
 export const MAX_BODY_VALUES = 200_000;
 
-/** A client that sends nothing for this long in the middle of its body is treated as disconnected. */
+/** Longest pause in the middle of a request body. A client that sends nothing for longer is refused. */
 const BODY_IDLE_MS = 30_000;
 
 /**
@@ -54,8 +54,8 @@ export class BodyBudget {
 }
 
 /**
- * Reads the whole body. Rejects with `body_too_large`, with `overloaded` when the session's bodies are too large together, with
- * `bad_request` when the client stalls, and with `cancelled` when it disconnects.
+ * Reads the whole body of a request. Rejects with `body_too_large`, with `overloaded` when the session's unfinished bodies are too large
+ * together, with `bad_request` when the client sends nothing for {@link BODY_IDLE_MS}, and with `cancelled` when it disconnects.
  */
 export function readBody(request: IncomingMessage, clock: Clock, budget = new BodyBudget()): Promise<Buffer> {
   const declared = Number(request.headers['content-length'] ?? 0);

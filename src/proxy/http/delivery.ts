@@ -32,8 +32,8 @@ export const HEARTBEAT_MS = 10_000;
 export type DeliveryDeps = { readonly clock: Clock; readonly heartbeatMs: number };
 
 /**
- * Waits for a call and writes its reply, or its failure, in the client's dialect. A streamed reply is forwarded while it is sampled,
- * but its end is sent only after its completion is durable. Resolves when the response is closed; never rejects.
+ * Waits for a model call to end and writes its reply, or its failure, in the client's dialect. A streamed reply is forwarded while it is
+ * sampled, but its end is sent only after its completion is durable. Resolves when the response is closed; never rejects.
  */
 export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps): Promise<void> {
   const { parts, reply: partial } = call;
@@ -160,7 +160,7 @@ export class StreamWriter {
     this.response.end(rest + body + end);
   }
 
-  /** Ends the stream with an error. Call it only after headers were sent. */
+  /** Ends the stream with an error in the dialect's form. To be called only after the headers were sent. */
   fail(error: FloeError): void {
     this.response.end(this.parts.dialect.encodeStreamError(error, this.parts.request));
   }

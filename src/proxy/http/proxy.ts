@@ -44,9 +44,9 @@ export type ProxyDeps = {
   readonly notice?: EngineNotice;
   /** Called for every model call that has ended. Default: no function. */
   readonly observer?: CallObserver;
-  /** Interval between two heartbeats of a waiting stream in milliseconds; default {@link HEARTBEAT_MS}. */
+  /** Interval in milliseconds after which a stream without deltas sends a heartbeat. Default: {@link HEARTBEAT_MS}. */
   readonly heartbeatMs?: number;
-  /** How long an engine call continues without a client, in milliseconds; default {@link ABANDON_GRACE_MS}. */
+  /** How long a model call continues when no client waits for it, in milliseconds. Default: {@link ABANDON_GRACE_MS}. */
   readonly abandonGraceMs?: number;
 };
 
@@ -56,7 +56,7 @@ export interface ModelProxy {
   readonly origin: string;
   /** Starts the TCP listener. Port 0 selects a free port. Rejects with `setup_failed`. */
   listen(address: { readonly host: string; readonly port: number }): Promise<void>;
-  /** The context window in tokens that all engines of the pool support; `null` when one of them does not report it. */
+  /** Returns the context window in tokens that all engines of the pool support; `null` when one of them does not report its window. */
   maxModelLen(pool: string): number | null;
   /**
    * Starts to accept requests with the session's key. Rejects with `conflict` for a key that was used before, and with `setup_failed` when

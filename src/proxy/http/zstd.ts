@@ -106,7 +106,7 @@ function readHead(packed: Buffer, start: number): FrameHead {
   return { headerBytes: at + sizeBytes - start, windowBytes, contentBytes, hasChecksum: (flags & 4) !== 0 };
 }
 
-/** Reads a little-endian number. Eight bytes lose precision above 2^53, but a size above that is refused anyway. */
+/** Reads a little-endian number of `bytes` bytes. A number above 2^53 loses precision, but a body of that size is refused anyway. */
 function uint(packed: Buffer, at: number, bytes: number): number {
   if (at + bytes > packed.length) throw invalid('it is cut off');
   let value = 0;

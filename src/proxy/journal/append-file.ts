@@ -97,8 +97,8 @@ export function frameRange(file: Buffer, payload: Buffer): { readonly offset: nu
 }
 
 /**
- * Reads every whole frame. Never throws: bytes after the last whole frame are reported as torn, and bytes between whole frames
- * as corrupt. The caller decides whether it uses a file with damage.
+ * Finds every whole frame of a file. Never throws: bytes after the last whole frame are reported as torn, and bytes between whole frames
+ * as corrupt. The caller decides whether it uses a damaged file.
  */
 export function readFrames(file: Buffer): FrameReading {
   const frames: Buffer[] = [];

@@ -9,7 +9,7 @@ export type RecordLocation = { readonly path: string; readonly offset: number; r
 export type SegmentIndex = {
   /** Where the records of each attempt are, in the order of writing. The key of an attempt is {@link attemptKey}. */
   readonly locations: ReadonlyMap<string, readonly RecordLocation[]>;
-  /** Bytes after the last whole record, which an interrupted write left. */
+  /** Number of bytes after the last whole record, which an interrupted write left. */
   readonly tornBytes: number;
   /** The number of damaged byte ranges that precede a whole record, plus the number of whole records that are not completions. */
   readonly damaged: number;

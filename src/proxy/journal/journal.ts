@@ -8,7 +8,7 @@ import type { Completion } from '../../tokens/completion.ts';
 import { type AppendFile, encodeFrame, type OpenAppendFile, openAppendFile } from './append-file.ts';
 import { attemptKey } from './journal-index.ts';
 
-/** The part of a journal that the proxy uses. */
+/** Records completions durably. This is the part of a journal that the proxy uses. */
 export interface CompletionJournal {
   /**
    * Records a completion and resolves when it is durable. `earlier` are completions of the same attempt that are already durable; parts

@@ -195,7 +195,7 @@ export class StreamedReply implements ReplyListener {
     };
   }
 
-  /** Calls `reader`, which must not throw, after each batch of deltas. Returns a function that removes it. */
+  /** Calls `reader`, which must not throw, after each batch of deltas. Returns a function that stops these calls. */
   onDeltas(reader: () => void): () => void {
     this.readers.add(reader);
     return () => void this.readers.delete(reader);

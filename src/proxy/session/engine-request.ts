@@ -15,7 +15,7 @@ export type AttemptSpec = {
   readonly attempt: number;
   readonly sampleIndex: number;
   readonly sampling: Sampling;
-  /** Selects the engines and the capture mode. */
+  /** The task's choice of the engine pool, the capture mode and the thinking retention. */
   readonly engine: TaskEngine;
 };
 

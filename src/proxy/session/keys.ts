@@ -24,7 +24,7 @@ export class KeyRing<Holder> {
     this.open.set(digest, holder);
   }
 
-  /** Undoes {@link add} for a key that no request has used. */
+  /** Removes a key that was added but has not been used by any request, so that it counts as unknown. */
   remove(key: string): void {
     this.open.delete(digestOf(key));
   }

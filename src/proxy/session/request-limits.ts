@@ -1,7 +1,7 @@
 import { FloeError } from '../../core/errors.ts';
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
 
-/** Longest part of a client's text that an error message repeats: such a text may be as long as a body. */
+/** Most characters of a client's text that an error message repeats, because such a text may be as long as a body. */
 const MAX_QUOTED_CHARS = 128;
 
 export function quoted(text: string): string {

@@ -42,7 +42,7 @@ export type ProxySessionSpec = AttemptSpec & {
   readonly onTurnLimit?: () => void;
   /** Called after every recorded completion. Must not throw. */
   readonly onProgress?: (completionCount: number, sampledTokens: number) => void;
-  /** Called when a model call begins, streams or ends. Must not throw. */
+  /** Called when a model call begins or ends, and while it streams. Must not throw. */
   readonly onActivity?: () => void;
   /** Parent of the tracing spans of the session's model calls. Default: no parent. */
   readonly span?: Span;
@@ -111,17 +111,17 @@ export class ProxySession {
     return this.recorded.length;
   }
 
-  /** The number of turns, as `max_turns` counts them. */
+  /** The number of turns so far, as {@link TurnLimit} counts them. */
   get turns(): number {
     return this.turnLimit.turns;
   }
 
-  /** The number of model calls that engines are working on. */
+  /** The number of model calls that have begun and not ended. */
   get runningCalls(): number {
     return this.running.size;
   }
 
-  /** The recorded completions, ordered by the arrival of their requests. */
+  /** Returns the recorded completions, ordered by the arrival of their requests. */
   completions(): readonly Completion[] {
     return [...this.recorded].sort((a, b) => a.index - b.index);
   }
@@ -272,7 +272,7 @@ export class ProxySession {
     );
   }
 
-  /** Reports how a call ended to the observer and in its span. */
+  /** Reports to the observer how a call ended, and ends the call's span. */
   private report(parts: CallParts, completion: Completion | null, error: FloeError | null, span: Span): void {
     const failedEngine = error?.details.engine_id;
     const engineId = completion?.engineId ?? (typeof failedEngine === 'string' ? failedEngine : null);

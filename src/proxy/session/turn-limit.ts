@@ -83,7 +83,7 @@ class Counter {
     return this.recorded >= this.limit;
   }
 
-  /** Whether the limit is reached if all running calls are answered. */
+  /** Whether the limit will be reached if all running calls are answered. */
   mayBeFull(): boolean {
     return this.recorded + this.running >= this.limit;
   }

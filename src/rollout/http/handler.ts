@@ -23,7 +23,10 @@ export type Call<R extends RouteSpec> = {
   readonly reply: FastifyReply;
 };
 
-/** Returns the body of the reply: an object is serialised as JSON, a string, Buffer or stream is sent unchanged. May throw a FloeError. */
+/**
+ * Handles a request and returns the body of the reply: an object is serialised as JSON; a string, Buffer or stream is sent unchanged. May
+ * throw a FloeError, which is answered with its status.
+ */
 export type Handler<R extends RouteSpec> = (call: Call<R>) => unknown;
 
 export type Handlers<Names extends RouteName> = { readonly [Name in Names]: Handler<Api[Name]> };

@@ -21,7 +21,7 @@ const DRAIN_KEY = 'draining';
 class NodePacing {
   /** For each node, the stops in the latest heartbeat reply. */
   readonly sentStops = new Map<string, ReadonlySet<string>>();
-  /** Nodes whose latest lease request found that they hold as many sessions as they may. */
+  /** Ids of the nodes that held as many sessions as they may when they last requested a lease. */
   readonly full = new Set<string>();
 }
 

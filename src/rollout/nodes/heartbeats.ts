@@ -72,7 +72,10 @@ export async function findStops(context: RolloutContext, nodeId: string, beat: H
  */
 type Difference = { readonly reported: SessionProgress; readonly row: SessionRow | undefined };
 
-/** Loads only the sessions whose report differs from the stored row, because a node lists all its sessions in every heartbeat. */
+/**
+ * Returns the sessions whose report differs from the stored row. Only their rows are loaded, because a node lists all its sessions in
+ * every heartbeat.
+ */
 async function findDifferences(
   tables: StoreTables,
   nodeId: string,

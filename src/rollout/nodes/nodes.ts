@@ -38,7 +38,7 @@ export async function drainNode(context: RolloutContext, nodeId: string): Promis
   });
 }
 
-/** Removes drained nodes that are silent and hold no session. */
+/** Removes nodes that were drained, have become silent and hold no session. */
 export async function removeDrainedNodes(context: RolloutContext): Promise<void> {
   const isDone = (row: NodeRow): boolean => row.draining === 1 && !isHealthy(context, row);
   const done = (await context.store.read((tables) => tables.nodes.list())).filter(isDone);
@@ -52,8 +52,8 @@ export async function removeDrainedNodes(context: RolloutContext): Promise<void>
 }
 
 /**
- * Locks the node for the process that makes a call. Throws `not_found` for an unknown node, and `conflict` when another process has
- * taken the node id over.
+ * Locks the row of a node whose process makes a call, and returns it. Throws `not_found` for an unknown node, and `conflict` when another
+ * process has taken the node id over.
  */
 export async function ownNode(tables: StoreTables, nodeId: string, instance: string): Promise<NodeRow> {
   return checkOwner(await tables.nodes.lock(nodeId), nodeId, instance);

@@ -89,7 +89,7 @@ export async function runCancellations(context: RolloutContext): Promise<void> {
   }
 }
 
-/** Cancels one session. A session that has ended stays as it is. Throws `not_found`. */
+/** Cancels one session and returns its state. A session that has ended stays as it is. Throws `not_found`. */
 export async function cancelSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
   return runTransaction(context, async (transaction) => {
     const { tables } = transaction;

@@ -18,7 +18,7 @@ export type ResultsRequest = {
   readonly disconnected: AbortSignal;
 };
 
-/** A page of results, and the cursor with which to request the next page. */
+/** A page of results. `next` is the cursor with which to request the page after it. */
 export type ResultsPage = { readonly rows: readonly ResultWithSummary[]; readonly next: number };
 
 type Position = { readonly after: number; readonly trainer: string | null };

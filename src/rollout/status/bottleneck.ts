@@ -17,9 +17,9 @@ export type NodeFacts = Pick<
 export type ServiceFacts = {
   /** The error message with which the store refused the latest transaction; `null` when the store works. */
   readonly storeFailure: string | null;
-  /** Number of sessions in the queue. */
+  /** Number of sessions that wait in the queue. */
   readonly queued: number;
-  /** Number of sessions that nodes hold. */
+  /** Number of sessions that are leased to nodes. */
   readonly live: number;
   /**
    * The trainers that have a queued session whose back-off is over. `heldBack` is the reason why its sessions are not leased; `null` when

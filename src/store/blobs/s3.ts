@@ -34,8 +34,8 @@ const MAX_ATTEMPTS = 4;
 type Sdk = typeof import('@aws-sdk/client-s3');
 
 /**
- * Stores blobs as objects `<prefix><first two digits>/<sha256>`, the layout of the directory store. The bucket checks the hash of a
- * blob before it acknowledges a write, and this class checks it after a read. Credentials come from the usual sources of AWS clients:
+ * Stores blobs as objects `<prefix><first two digits>/<sha256>`, the same layout as in the directory store. The bucket checks the hash of
+ * a blob before it acknowledges a write, and this class checks it after a read. Credentials come from the usual sources of AWS clients:
  * environment, shared files, container or instance.
  */
 export class S3BlobStore implements BlobStore {
@@ -218,7 +218,7 @@ export type S3Location = {
   readonly endpoint: string | null;
   /** The region; `null` when it comes from the environment or the shared configuration. */
   readonly region: string | null;
-  /** Whether the bucket is part of the path instead of the host name. Most servers other than AWS require this. */
+  /** Whether the name of the bucket is part of the URL's path instead of its host name, as most servers other than AWS require. */
   readonly pathStyle: boolean;
 };
 

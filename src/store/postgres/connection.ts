@@ -58,7 +58,7 @@ const SETTINGS = {
   tcp_keepalives_count: '4',
 };
 
-/** These types are parsed as numbers instead of strings, because counts and sums stay far below 2^53. */
+/** The database types that are parsed as numbers instead of strings, which is safe because counts and sums stay far below 2^53. */
 const NUMBER_TYPES: readonly number[] = [pg.types.builtins.INT8, pg.types.builtins.NUMERIC];
 
 const TYPES = {

@@ -2,9 +2,10 @@ import pg from 'pg';
 import { FloeError } from '../../core/errors.ts';
 
 /**
- * SQLSTATE codes, and classes (their first two characters), for failures that do not depend on the statement: broken connections (08),
- * transactions that the server ended (25P03, and 25006 after a failover), wrong credentials (28), missing databases (3D), exhausted
- * resources such as a full disk (53), interventions and timeouts (57, 55P03), system errors (58) and internal errors (XX).
+ * SQLSTATE codes, and classes (their first two characters), of failures that make the database unavailable whatever the statement is:
+ * broken connections (08), transactions that the server ended (25P03, and 25006 after a failover), wrong credentials (28), missing
+ * databases (3D), exhausted resources such as a full disk (53), interventions and timeouts (57, 55P03), system errors (58) and internal
+ * errors (XX).
  */
 const UNAVAILABLE = ['08', '25006', '25P03', '28', '3D', '53', '55P03', '57', '58', 'XX'];
 

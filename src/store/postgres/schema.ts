@@ -6,8 +6,8 @@ import { LOCK_CLASS, SCHEMA_LOCK } from './flavor.ts';
 const SETUP_TIMEOUT_MS = 60_000;
 
 /**
- * All tables and indexes. Ids sort by their bytes (`collate "C"`), as they do in SQLite and JavaScript. Partial indexes serve the
- * frequent queries; their conditions are written as in the statements of `store/sql/`.
+ * The SQL that creates all tables and indexes. Ids sort by their bytes (`collate "C"`), as they do in SQLite and JavaScript. Partial
+ * indexes serve the frequent queries; their conditions are written as in the statements of `store/sql/`.
  */
 const SCHEMA = `
   create table tasks (

@@ -11,8 +11,8 @@ const USER_VERSION_OFFSET = 60;
 const HEADER_BYTES = 64;
 
 /**
- * All tables and indexes. Partial indexes serve the frequent queries; their conditions are written as in the statements of
- * `store/sql/`, because SQLite uses such an index only then.
+ * The SQL that creates all tables and indexes. Partial indexes serve the frequent queries; their conditions are written as in the
+ * statements of `store/sql/`, because SQLite uses such an index only then.
  */
 const SCHEMA = `
   create table tasks (

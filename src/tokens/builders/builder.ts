@@ -19,8 +19,8 @@ export type TrainedSpan = {
 };
 
 /**
- * One trainable token sequence in columns. `ids` is the prompt (the first `promptLength` ids) followed by the response; the other
- * columns have one entry per response position.
+ * One trainable token sequence, stored in columns. `ids` is the prompt (the first `promptLength` ids) followed by the response; the other
+ * columns have one element per response position.
  */
 export type BuiltTrace = {
   readonly ids: Int32Array;
@@ -38,7 +38,7 @@ export type BuiltTrace = {
    * unknown.
    */
   readonly routedExperts: RoutedExperts | null;
-  /** The completions in the trace, in order, including those that are only context. */
+  /** The completions in the trace, in order, including those that are not trained but only context. */
   readonly nodes: readonly GraphNode[];
   /**
    * The position of the trace in an episode when the trace is one turn of it, otherwise `null`. Traces of an episode are adjacent and in

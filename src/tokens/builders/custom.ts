@@ -17,7 +17,7 @@ export type BuilderKit = {
   readonly refusal: (field: string, message: string) => FloeError;
 };
 
-/** What a module exports that an operator lists as a builder; see docs/guides/write-a-builder.md. */
+/** The exports of a module that an operator lists as a builder; see docs/guides/write-a-builder.md. */
 export type BuilderModule = {
   createBuilder(kit: BuilderKit): Pick<Builder, 'checkConfig' | 'build'>;
 };

@@ -11,7 +11,7 @@ export class MemoryTasks implements TaskTable {
     this.state = state;
   }
 
-  /** Does nothing, because transactions run one after the other. */
+  /** Needs no lock and does nothing, because transactions run one after the other. */
   async reserve(): Promise<void> {}
 
   async insert(row: TaskRow): Promise<void> {
