@@ -59,7 +59,7 @@ describe('a status other than 200', () => {
     [501, 'unsupported'],
     [502, 'engine_error'],
     [503, 'engine_unavailable'],
-  ])('%i is %s, with engine id and status', async (status, code) => {
+  ])('%i rejects with %s, with the engine id and the status', async (status, code) => {
     refusing(status, { message: 'no such luck' });
     const details = expect.objectContaining({ status, engine_id: 'eng-1' });
     const message = code === 'engine_rejected' ? 'no such luck' : 'engine eng-1: no such luck';

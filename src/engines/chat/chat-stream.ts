@@ -74,7 +74,7 @@ export class ChatStream {
     if (!isAdded) throw invalidReply(`tool_calls.${index} arrives before the calls with lower indices`);
   }
 
-  /** Notifies the listener once that the first token has arrived. The first delta calls this too. */
+  /** Notifies the listener, once per stream, that the first token has arrived. Emitting the first delta calls this method too. */
   start(): void {
     if (this.hasStarted) return;
     this.hasStarted = true;

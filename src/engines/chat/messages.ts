@@ -130,7 +130,7 @@ export class MessageBuilder {
       const text = unsent(call.text, call.sentChars);
       if (text !== '') this.emit({ kind: 'arguments', index, text });
       call.sentChars += text.length;
-      // Stops here, because a delta of the next call would tell the listener that this call is complete.
+      // The loop stops at half a surrogate pair: a delta of the next call would mean to the listener that this call is complete.
       if (call.sentChars < call.text.length) return;
     }
   }

@@ -191,7 +191,7 @@ class HashRing implements ChoicePolicy {
   }
 }
 
-/** Hashes a text to its position on the ring. A position has 48 bits, so that points of thousands of engines do not coincide. */
+/** Hashes a text to a position on the ring. A position has 48 bits, so that points of thousands of engines do not coincide. */
 function ringPosition(text: string): number {
   return createHash('sha256').update(text).digest().readUIntBE(0, 6);
 }

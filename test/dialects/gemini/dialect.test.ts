@@ -24,7 +24,7 @@ describe('the paths of the dialect', () => {
     ['POST', '/v1beta/files', {}],
     ['POST', '/v1/models/m:batchGenerateContent', {}],
     ['GET', '/v1/unknown', { 'x-goog-api-key': 'k' }],
-  ])('are unknown for %s %s, with an error of this dialect', (method, path, headers) => {
+  ])('do not include %s %s, which is refused with an error of this dialect', (method, path, headers) => {
     expect(matchRoute(method, path, headers)).toEqual({ found: false, dialect: gemini, allow: [] });
   });
 

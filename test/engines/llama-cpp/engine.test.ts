@@ -66,7 +66,7 @@ describe('connecting', () => {
     ['another model', { model: 'nope' }, 'engine_error', 'does not serve nope, but toy'],
     ['a tool parser that floe does not have', { tool_parser: 'mistral' }, 'unsupported', 'tool_parser "mistral"'],
     ['a thinking parser', { reasoning_parser: 'gemma4' }, 'unsupported', 'reasoning_parser "gemma4"'],
-  ])('%s is rejected', async (_, over, code, message) => {
+  ])('rejects a server or specification with %s', async (_, over, code, message) => {
     await expect(connect(over)).rejects.toMatchObject({ code, message: expect.stringContaining(message) });
   });
 
@@ -361,7 +361,7 @@ describe('refusals', () => {
     [401, 'engine_error'],
     [503, 'engine_unavailable'],
     [501, 'unsupported'],
-  ])('status %i of a completion is %s', async (status, code) => {
+  ])('status %i of a completion is reported as %s', async (status, code) => {
     await connect();
     refused('/completion', status, { code: status, message: 'no', type: 'x' });
     await expect(generate()).rejects.toMatchObject({ code });

@@ -179,7 +179,7 @@ describe('replies', () => {
     expect([reply.promptIds.length, reply.responseIds.length, reply.responseLogprobs.length]).toEqual([0, 0, 0]);
   });
 
-  it.each(['reasoning', 'reasoning_content'])('thinking in %s', async (field) => {
+  it.each(['reasoning', 'reasoning_content'])('have thinking from the field %s', async (field) => {
     server.onChat = ({ response }) => json(response, 200, whole({ content: 'Yes.', [field]: 'hm' }));
     expect((await generate()).message).toEqual({ role: 'assistant', content: 'Yes.', reasoning_content: 'hm' });
   });
@@ -212,12 +212,12 @@ describe('replies', () => {
       'engine_error',
     ],
     ['status 200 with an error inside: quota', { error: { message: 'quota' } }, 'engine_error'],
-  ])('reject an invalid reply: %s', async (message, over, code) => {
+  ])('are rejected when they are invalid, with an error that contains: %s', async (message, over, code) => {
     server.onChat = ({ response }) => json(response, 200, whole({ content: 'x' }, over));
     await expect(generate()).rejects.toMatchObject({ code, message: expect.stringContaining(message) });
   });
 
-  it('are an engine error when they are not JSON', async () => {
+  it('are rejected with an engine error when they are not JSON', async () => {
     server.onChat = ({ response }) => void response.end('<html>');
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error' });
   });
@@ -318,7 +318,7 @@ describe('streams', () => {
     ],
     ['content filter', [choice({ finish_reason: 'content_filter' }), last], '[DONE]', 'engine_rejected'],
     ['not JSON', ['{bad'], '', 'engine_error'],
-  ])('reject an invalid stream: %s', async (message, chunks, end, code) => {
+  ])('are rejected when they are invalid, with an error that contains: %s', async (message, chunks, end, code) => {
     stream(chunks, end);
     await expect(generate({ listener: listen().listener })).rejects.toMatchObject({
       code,
@@ -347,13 +347,13 @@ describe('refusals', () => {
     [402, { message: 'pay first' }, {}, { code: 'engine_error' }],
     [404, { message: 'no such model' }, {}, { code: 'engine_error' }],
     [502, { message: 'bad gateway' }, {}, { code: 'engine_error' }],
-  ])('status %i', async (status, error, headers, expected) => {
+  ])('status %i is reported as an error with its code and details', async (status, error, headers, expected) => {
     server.onChat = (received) => refuse(received, status, error, headers);
     await expect(generate()).rejects.toMatchObject(expected);
     expect(server.chats).toHaveLength(1);
   });
 
-  it('a missing endpoint is unsupported', async () => {
+  it('a missing endpoint is reported as unsupported', async () => {
     const api = await connect();
     const unsupported = { code: 'unsupported' };
     const request = contractRequest('plain');

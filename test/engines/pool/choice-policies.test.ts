@@ -182,6 +182,6 @@ it.each([
   ['http://10.1.2.30:8000', false],
   ['http://localhost.example.com', false],
   ['http://127.0.0.1.example.com', false],
-])('isLocal(%s) is %s', (url, local) => {
+])('isLocal(%s) returns %s', (url, local) => {
   expect(isLocal(url, new Set(['box-3', '10.1.2.3']))).toBe(local);
 });

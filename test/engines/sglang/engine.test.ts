@@ -100,7 +100,7 @@ describe('requests to SGLang', () => {
   });
 });
 
-describe.each(AGES)('a server that reports ids by %s', (age) => {
+describe.each(AGES)('an adapter of a server that reports ids by %s', (age) => {
   it('finds the ids of reply and prompt', async () => {
     await start({ age });
     const reply = await generate();
@@ -311,7 +311,7 @@ describe('an invalid reply', () => {
       /no token was sampled|entries/,
     ],
   ];
-  it.each(cases)('is rejected with the reason: %s', async (_, spoil, message) => {
+  it.each(cases)('is rejected with an error that names the fault: %s', async (_, spoil, message) => {
     await start();
     server.script.spoil = spoil;
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(message) });
@@ -322,7 +322,7 @@ describe('an invalid reply', () => {
     ['an infinite logprob', (text: string) => text.replaceAll('-0.25', '-1e999'), /finite/],
     ['NaN, which is not JSON', (text: string) => text.replace('-0.25', 'NaN'), /not JSON/],
     ['garbage', () => '<html>bad gateway</html>', /not JSON/],
-  ])('is rejected with the reason: %s', async (_, change, message) => {
+  ])('is rejected with an error that names the fault: %s', async (_, change, message) => {
     await start();
     server.script.answer = ({ body, response }) =>
       void response.writeHead(200).end(change(JSON.stringify(server.chatReply(body))));
@@ -338,7 +338,7 @@ describe('server failures', () => {
     [429, 'engine_unavailable'],
     [500, 'engine_error'],
     [503, 'engine_unavailable'],
-  ])('status %d is %s', async (status, code) => {
+  ])('status %d is reported as %s', async (status, code) => {
     await start();
     server.script.answer = ({ response }) =>
       json(response, status, { object: 'error', message: 'what happened' }, { 'retry-after': '3' });

@@ -285,7 +285,7 @@ describe('an invalid reply', () => {
       /no token was sampled/,
     ],
   ];
-  it.each(cases)('is rejected with the reason: %s', async (_, broken, message) => {
+  it.each(cases)('is rejected with an error that names the fault: %s', async (_, broken, message) => {
     server.onChat = (received) => json(received.response, 200, broken(vllmReply(received)));
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -320,7 +320,7 @@ describe('server failures', () => {
     [429, 'engine_unavailable', true],
     [500, 'engine_error', true],
     [503, 'engine_unavailable', true],
-  ])('status %d is %s', async (status, code, named) => {
+  ])('status %d is reported as %s', async (status, code, named) => {
     server.onChat = ({ response }) =>
       json(response, status, { error: { message: 'what happened' } }, { 'retry-after': '3' });
     const failure = await generate().catch((error: unknown) => error);

@@ -514,13 +514,16 @@ describe('an invalid reply', () => {
       /no token was sampled/,
     ],
   ];
-  it.each(faultyReplies)('is rejected with the engine and the field: %s', async (_, corrupt, message) => {
-    const failure = await generate({ generated: corrupt }).catch((error: unknown) => error);
-    expect(failure).toMatchObject({ code: 'engine_error', details: { engine_id: 'the-engine' } });
-    expect((failure as Error).message).toMatch(message);
-    expect((failure as Error).message).toMatch(/^engine the-engine: /);
-    expect(engine?.info()).toMatchObject({ healthy: false, inflight: 0, capabilities: { token_input: 'generate' } });
-  });
+  it.each(faultyReplies)(
+    'is rejected with an error that names the engine and the field: %s',
+    async (_, corrupt, message) => {
+      const failure = await generate({ generated: corrupt }).catch((error: unknown) => error);
+      expect(failure).toMatchObject({ code: 'engine_error', details: { engine_id: 'the-engine' } });
+      expect((failure as Error).message).toMatch(message);
+      expect((failure as Error).message).toMatch(/^engine the-engine: /);
+      expect(engine?.info()).toMatchObject({ healthy: false, inflight: 0, capabilities: { token_input: 'generate' } });
+    },
+  );
 
   it('is rejected when a logprob is NaN, which is not JSON', async () => {
     await connect();

@@ -213,7 +213,7 @@ describe('a strict server', () => {
     expect(notes).toContainEqual(expect.stringMatching(/refuses the fields stream_interval;/));
   });
 
-  it('is simulated in the same way', async () => {
+  it('refuses no request of the adapter when the simulated engine acts as one', async () => {
     const sim = await startSim({ strict: true, scaleOut: true });
     const strict = await createVllmEngine(engineSpecSchema.parse({ base_url: sim.url }), { clock: new VirtualClock() });
     await expect(strict.generate(chatRequest(), never())).resolves.toMatchObject({ finishReason: 'stop' });
@@ -244,7 +244,7 @@ describe('an API key', () => {
 });
 
 describe('control of a server', () => {
-  it('pauses it in either mode, and resumes it', async () => {
+  it('pauses the server in either mode, and resumes it', async () => {
     serveControl();
     const own = await connect();
     await own.pause('keep', never());
@@ -298,7 +298,7 @@ describe('control of a server', () => {
     },
   );
 
-  it('sends no abort for a call that ended before the signal aborted', async () => {
+  it('sends no abort for a call that ended before its signal aborted', async () => {
     serveControl();
     const own = await connect();
     const controller = new AbortController();
@@ -308,7 +308,7 @@ describe('control of a server', () => {
     expect(posts('/abort_requests')).toEqual([]);
   });
 
-  it('returns its metrics, if it has any', async () => {
+  it("returns the server's metrics, if it has any", async () => {
     const own = await connect();
     expect(await own.metrics(never())).toBe(null);
     server.routes['GET /metrics'] = ({ response }) => response.end('vllm:num_requests_running 3\n') && undefined;
@@ -319,7 +319,7 @@ describe('control of a server', () => {
 });
 
 describe('the policy version', () => {
-  it('is the assigned one when the server reports none', async () => {
+  it('is the assigned version when the server reports none', async () => {
     const own = await connect();
     expect(own.info().policy_version).toBe(null);
     own.setPolicyVersion('12');
@@ -339,7 +339,7 @@ describe('the policy version', () => {
     expect(reply.versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
   });
 
-  it('is the reported one, even if another was assigned', async () => {
+  it('is the reported version, even if another was assigned', async () => {
     server.version = 'its-own';
     const own = await connect();
     own.setPolicyVersion('12');

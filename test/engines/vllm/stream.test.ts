@@ -203,7 +203,7 @@ const afterFinish =
   };
 const entry = (logprob: unknown, token = 't') => ({ content: [{ token, logprob }] });
 
-describe('an invalid stream', () => {
+describe('a stream', () => {
   const cases: [string, Change, RegExp][] = [
     [
       'without prompt ids',
@@ -310,7 +310,7 @@ describe('an invalid stream', () => {
     ],
     ['that is not JSON', (chunks) => [...chunks.slice(0, 2), '{"id": "chatcmpl-'], /not JSON/],
   ];
-  it.each(cases)('is rejected with the reason: %s', async (_, change, message) => {
+  it.each(cases)('%s is rejected with an error that names the fault', async (_, change, message) => {
     server.onChat = (received) => sendStream(received.response, change(vllmChunks(received) as Chunk[]));
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -320,7 +320,7 @@ describe('an invalid stream', () => {
     expect(engine.info().inflight).toBe(0);
   });
 
-  it('is not a stream with an empty chunk after the finish', async () => {
+  it('is accepted with an empty chunk after the finish', async () => {
     server.onChat = (received) =>
       sendStream(received.response, afterFinish({ delta: { content: '' } })(vllmChunks(received) as Chunk[]));
     expect((await generate()).message.content).toBe('Hello.');
