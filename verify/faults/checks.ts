@@ -1,4 +1,4 @@
-// Compares the promises that the service made to a trainer with the results that the trainer received, with the tokens that the engine
+// Compares the guarantees that the service gave to a trainer with the results that the trainer received, with the tokens that the engine
 // sampled, and with the processes and files that remain on the machine.
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ const MAX_LISTED_MISMATCHES = 20;
 /** Most journal segments of a gateway: the segment being written and the one before it. */
 const MAX_JOURNAL_SEGMENTS = 2;
 
-/** The broken promises by kind. Each list holds one sentence for each broken promise. */
+/** Violated guarantees of the service, by kind. Each list holds one sentence for each violation. */
 export type Findings = {
   /** Acknowledged sessions that have no result. */
   readonly lost: readonly string[];
@@ -26,7 +26,7 @@ export type Findings = {
   readonly duplicated: readonly string[];
   /** Processes and files that ended sessions did not remove. */
   readonly leaked: readonly string[];
-  /** Broken promises of every other kind. */
+  /** Violated guarantees of every other kind. */
   readonly wrong: readonly string[];
 };
 

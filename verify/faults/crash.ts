@@ -93,7 +93,7 @@ async function crashStore(store: string): Promise<StoreReport | null> {
   }
 }
 
-/** Counts broken promises and prints each distinct one once. */
+/** Counts violated guarantees of the service and prints each distinct violation once. */
 class Tally {
   readonly counts: Record<FindingKind, number> = { lost: 0, duplicated: 0, leaked: 0, wrong: 0 };
   slowestMs = 0;

@@ -68,7 +68,7 @@ export type ServiceOptions = {
   readonly env?: Readonly<Record<string, string>>;
 } & LedgerCheckOptions;
 
-/** The broken promises to all trainers, and the duration of the slowest restart. */
+/** The violated guarantees of a service to all of its trainers, and the duration of its slowest restart. */
 export type Verdict = Findings & {
   /** Longest time in milliseconds from the start of a process until it accepted requests. */
   readonly slowestRecoveryMs: number;
@@ -188,7 +188,7 @@ export class Service {
     return this.gateways.map((_, index) => join(this.dir, `gateway-${index}`));
   }
 
-  /** Checks every promise that the service made to any of its trainers. */
+  /** Checks every guarantee that the service gave to any of its trainers. Returns the violations. */
   async verdict(): Promise<Verdict> {
     const entries = [this.sim.ledger, ...this.extraLedgers].flatMap((ledger) => ledger.entries());
     const parts = this.trainers.map((trainer) => checkPromises(trainer, entries, this.options));

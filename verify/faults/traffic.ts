@@ -118,7 +118,7 @@ export class Feeder {
   }
 }
 
-/** The result of a suite: the number of broken promises of each kind, and a sentence for each. */
+/** The result of a suite: the number of violated guarantees of each kind, and a sentence for each violation. */
 export type SuiteRow = {
   readonly runs: number;
   readonly sessions: number;
@@ -141,8 +141,8 @@ export type TrafficOptions = ServiceOptions & {
 };
 
 /**
- * Starts a service under steady traffic, runs `harm` to inject faults, waits until every session has ended, and checks every promise.
- * `harm` may add to `trainer.violations`; the object that it returns is added to the suite's result.
+ * Starts a service under steady traffic, runs `harm` to inject faults, waits until every session has ended, and checks every guarantee of
+ * the service. `harm` may add to `trainer.violations`; the object that it returns is added to the suite's result.
  */
 export async function underTraffic<T extends object>(
   { random, feeder: feederOptions = {}, prepare, ...options }: TrafficOptions,
@@ -168,7 +168,7 @@ export async function underTraffic<T extends object>(
   }
 }
 
-/** Returns the sentences of a verdict, each with its kind; an empty list when every promise was kept. */
+/** Returns the sentences about violated guarantees in a verdict, each with its kind; an empty list when there was no violation. */
 export function complaints(verdict: Verdict): { readonly kind: FindingKind; readonly text: string }[] {
   return FINDING_KINDS.flatMap((kind) => verdict[kind].map((text) => ({ kind, text: `${kind}: ${text}` })));
 }

@@ -1,4 +1,5 @@
-// A trainer that records every promise that the service made to it. The checks compare the service's behaviour with this record.
+// A trainer that records every guarantee that the service gave to it, such as an acknowledged task. The checks compare the service's
+// behaviour with this record.
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server } from 'node:http';
@@ -29,7 +30,7 @@ export class Trainer {
   readonly tasks = new Map<string, SubmittedTask>();
   /** Results by session id, as the trainer read them by cursor. */
   readonly results = new Map<string, SessionResult>();
-  /** A sentence for each broken promise, such as a session with two results, a cursor that went back, or a callback with two bodies. */
+  /** A sentence for each violated guarantee, such as a session with two results, a cursor that went back, or a callback with two bodies. */
   readonly violations: string[] = [];
   /** A sentence for each session that has two results. */
   readonly duplicates: string[] = [];

@@ -1,4 +1,5 @@
-// Runs the real harness programs, each in its first dialect, through two cells of the matrix, once for each way to capture and build.
+// Runs the real harness programs, each in its first dialect, through two test cases of the harness matrix, once for each way to capture
+// and build.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,7 +17,7 @@ import { emptyLine, type Line } from './line.ts';
 
 const CELL_NAMES: readonly CellName[] = ['edit', 'parallel_calls'];
 
-/** Most problems of one cell that are printed. */
+/** Most problems of one test case that are printed. */
 const MAX_PRINTED_PROBLEMS = 3;
 
 type NamedWay = Required<Way> & { readonly mode: string; readonly sim: SimConfigInput };
@@ -44,7 +45,7 @@ export type HarnessRun = {
   readonly problems: readonly string[];
 };
 
-/** Runs the harnesses named in `only`, or all installed harnesses when `only` is empty, with `jobs` cells concurrently. */
+/** Runs the harnesses named in `only`, or all installed harnesses when `only` is empty, with `jobs` test cases concurrently. */
 export async function runHarnesses({ only, jobs }: { only: readonly string[]; jobs: number }): Promise<HarnessRun> {
   const cells = await plannedCells(only);
   const { backend } = await chooseBackend();
@@ -82,7 +83,7 @@ export async function runHarnesses({ only, jobs }: { only: readonly string[]; jo
   return { lines, problems };
 }
 
-/** Returns one cell for each variant of an installed harness, in the first dialect that the harness speaks. */
+/** Returns the test cases to run: one for each variant of an installed harness, in the first dialect that the harness speaks. */
 async function plannedCells(only: readonly string[]): Promise<Omit<RunnableCell, 'cell'>[]> {
   const registry = harnessRegistry();
   const cells: Omit<RunnableCell, 'cell'>[] = [];

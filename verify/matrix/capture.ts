@@ -6,7 +6,8 @@ import { slugOf } from './cell.ts';
 import type { RunnableCell } from './plan.ts';
 
 /**
- * Records the requests that harnesses send, in one JSONL file for each cell. Tests of dialects and call kinds are made from these files.
+ * Records the requests that harnesses send, in one JSONL file for each cell (test case of the matrix). Tests of dialects and call kinds are
+ * made from these files.
  */
 export class RequestCapture {
   private readonly dir: string;

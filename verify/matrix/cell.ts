@@ -1,4 +1,5 @@
-// Runs one cell of the matrix: builds its task, runs the unmodified program against the simulated engine, and checks the result.
+// Runs one cell of the matrix, that is, one test case with one harness in one dialect: builds its task, runs the unmodified program
+// against the simulated engine, and checks the result.
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -32,15 +33,15 @@ import type { RunnableCell } from './plan.ts';
 import type { Row, Settings } from './row.ts';
 import { completionsOf, runTask, type Stack, startStack } from './stack.ts';
 
-/** Most seconds of active time for a session. The slowest harness needs about 10 s for a cell, and the machine may be busy. */
+/** Most seconds of active time for a session. The slowest harness needs about 10 s for a test case, and the machine may be busy. */
 const SESSION_SECONDS = 150;
-/** Most milliseconds for a whole cell, that is, for its session and the time that the session waits. */
+/** Most milliseconds for a whole cell (test case), that is, for its session and the time that the session waits. */
 const CELL_MS = 240_000;
 
 const COMMIT =
   'git init -q . && git add -A && git -c user.name=floe -c user.email=floe@localhost commit -q --allow-empty -m Start';
 
-/** The plan of a cell: the task for the harness, and the replies of the simulated policy. */
+/** The plan of a cell (test case): the task for the harness, and the replies of the simulated policy. */
 export type CellPlan = {
   readonly instruction: string;
   /** Contents of the files in the work folder, by path; a Buffer for a binary file. */
@@ -58,12 +59,12 @@ export type CellPlan = {
 };
 
 export type Cell = {
-  /** Short description of what happens in the cell, for the documentation. */
+  /** Short description of the test case, for the documentation. */
   readonly title: string;
   build(input: { readonly row: Row }): CellPlan;
 };
 
-/** Settings that make a cell capture and build in another way. */
+/** Settings that make the same test case capture and build in another way. */
 export type Way = {
   /** The engine API that floe uses. The default is vLLM's. */
   readonly kind?: EngineKind;
@@ -73,9 +74,9 @@ export type Way = {
 
 export type CellOptions = {
   readonly backend: RuntimeBackend;
-  /** The folder to which task, result and ledger of failed cells are written. */
+  /** The folder to which task, result and ledger of failed test cases are written. */
   readonly keepDir: string;
-  /** Whether the files of passed cells are written as well. */
+  /** Whether the files of passed test cases are written as well. */
   readonly keepAlways?: boolean;
   readonly signal: AbortSignal;
 };
@@ -87,13 +88,13 @@ export type CellReport = {
   readonly seconds: number;
   /** The folder with the task, the result and the ledger; `null` when these were not written. */
   readonly kept: string | null;
-  /** Id of the cell's session; `null` when the session did not end. */
+  /** Id of the test case's session; `null` when the session did not end. */
   readonly sessionId: string | null;
   /** The comparison of the result with the ledger; `null` when there was no result. */
   readonly compared: { readonly ledger: LedgerReport; readonly facts: Facts } | null;
 };
 
-/** The data collected so far about a running cell. It is written to the cell's folder when the cell fails. */
+/** The data collected so far about a running test case. It is written to a folder when the test case fails. */
 type Material = {
   task?: TaskRequestInput;
   result?: SessionResult;
@@ -101,7 +102,7 @@ type Material = {
   entries?: readonly LedgerEntry[];
 };
 
-/** Returns the task of a cell. */
+/** Returns the task of a cell, that is, of one test case with one harness in one dialect. */
 export function taskOf({ row, variant, dialect }: RunnableCell, plan: CellPlan, way: Way = {}): TaskRequestInput {
   const files: Readonly<Record<string, string | Buffer>> = { ...row.files?.(), ...plan.files };
   return {
@@ -136,7 +137,7 @@ function prepareFile(target: string, content: string | Buffer): PrepareInput {
   return { type: 'exec', command: `echo ${content.toString('base64')} | base64 -d > ${target}` };
 }
 
-/** Runs one cell. Never rejects: every failure becomes a problem in the report. */
+/** Runs one cell (test case). Never rejects: every failure becomes a problem in the report. */
 export async function runCell(
   planned: RunnableCell,
   cell: Cell,
@@ -219,7 +220,7 @@ function textOf(error: unknown): string {
   return error instanceof Error ? (error.stack ?? error.message) : String(error);
 }
 
-/** Returns a file name for a cell. */
+/** Returns a file name for a cell, made from harness variant, dialect and test case. */
 export function slugOf({ variant, dialect, cell }: RunnableCell): string {
   return `${variant.label}-${dialect}-${cell}`.replaceAll(/[^A-Za-z0-9._-]+/g, '_');
 }

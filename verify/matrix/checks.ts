@@ -33,7 +33,7 @@ export type SessionRecord = {
 /** The outcome and reward with which a session is expected to end. */
 export type Expectation = { readonly outcome?: string; readonly reward?: number };
 
-/** The data of one session, in the form in which the checks of cells use it. */
+/** The data of one session, in the form in which the checks of test cases use it. */
 export class Facts {
   readonly result: CheckedResult;
   readonly entries: readonly CheckedEntry[];

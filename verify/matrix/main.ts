@@ -44,7 +44,7 @@ const { values: options } = parseArgs({
 });
 
 const DEFAULT_SAMPLES = 5;
-/** Most problems of one cell that are printed at the end. */
+/** Most problems of one test case that are printed at the end. */
 const MAX_PRINTED_PROBLEMS = 5;
 
 async function adaptersOf(rows: readonly Row[]): Promise<Map<string, Adapter>> {
@@ -67,7 +67,7 @@ function refuseUnknown(option: string, names: readonly string[], known: readonly
 
 type RunOptions = Omit<CellOptions, 'keepAlways'> & { readonly capture: RequestCapture | null };
 
-/** Runs the cells of the plan and prints each when it ends. Returns the reports in the order of the plan. */
+/** Runs the planned cells (test cases) and prints each when it ends. Returns the reports in the order of the plan. */
 async function runAll(plan: readonly PlannedCell[], { capture, ...cellOptions }: RunOptions): Promise<Report[]> {
   const reports = new Map<PlannedCell, Report>();
   const finish = (planned: PlannedCell, report: Report): void => {
@@ -85,7 +85,7 @@ async function runAll(plan: readonly PlannedCell[], { capture, ...cellOptions }:
       if (cellOptions.signal.aborted) return;
       const report = await runCell(planned, CELLS[planned.cell], { ...cellOptions, keepAlways: options.keep });
       if (report.sessionId !== null) await capture?.write(planned, report.sessionId);
-      // A cell that was interrupted because the whole run was stopped is not reported as failed.
+      // A test case that was interrupted because the whole run was stopped is not reported as failed.
       if (!cellOptions.signal.aborted) finish(planned, { ...planned, ...report });
     }
   };

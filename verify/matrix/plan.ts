@@ -1,8 +1,8 @@
-// Decides which cells are run, and why the others are skipped. All functions are pure.
+// Decides which cells of the matrix (test case, harness and dialect) are run, and why the others are skipped. All functions are pure.
 import type { DialectName } from '../../src/schema/index.ts';
 import type { Row, Variant } from './row.ts';
 
-/** All cells, in the order of the table's columns. */
+/** Names of all test cases, in the order of the table's columns. */
 export const CELL_NAMES = [
   'edit',
   'parallel_calls',
@@ -16,7 +16,7 @@ export const CELL_NAMES = [
 ] as const;
 export type CellName = (typeof CELL_NAMES)[number];
 
-/** A cell that can be run: one variant of a harness in one dialect. */
+/** A cell that can be run: one test case with one variant of a harness in one dialect. */
 export type RunnableCell = {
   readonly row: Row;
   readonly variant: Variant;
@@ -24,7 +24,7 @@ export type RunnableCell = {
   readonly cell: CellName;
 };
 
-/** A cell that is skipped, with the reason. Its dialect is `?` when floe does not know the harness. */
+/** A cell (test case with one harness variant) that is skipped, with the reason. Its dialect is `?` when floe does not know the harness. */
 export type SkippedCell = Omit<RunnableCell, 'dialect'> & {
   readonly dialect: DialectName | '?';
   readonly skip: string;
@@ -40,7 +40,7 @@ export type Adapter = {
   readonly installed: boolean;
 };
 
-/** Selects harnesses, dialects and cells by name. An empty list selects all. */
+/** Selects harnesses, dialects and test cases by name. An empty list selects all. */
 export type Filter = {
   readonly harness?: readonly string[];
   readonly dialect?: readonly string[];
@@ -55,7 +55,7 @@ export type PlanInput = {
   readonly filter?: Filter;
 };
 
-/** For each cell that needs certain tools or settings, returns whether the row of the matrix provides them. */
+/** For each test case that needs certain tools or settings, returns whether the harness's entry in the matrix provides them. */
 const NEEDS: Readonly<Partial<Record<CellName, (row: Row) => boolean>>> = {
   subagent: (row) => row.calls.subagent !== null,
   compaction: (row) => row.compaction !== undefined,
@@ -63,7 +63,7 @@ const NEEDS: Readonly<Partial<Record<CellName, (row: Row) => boolean>>> = {
   length_stop: (row) => row.lengthStop !== undefined,
 };
 
-/** Returns one entry for each variant, dialect and cell that the filter selects. */
+/** Returns one entry for each variant, dialect and test case that the filter selects. */
 export function planCells(rows: readonly Row[], { adapters, served, filter = {} }: PlanInput): PlannedCell[] {
   const { harness = [], dialect = [], cell = [] } = filter;
   const isChosen = (names: readonly string[], name: string): boolean => names.length === 0 || names.includes(name);
@@ -100,14 +100,16 @@ function plan(
 }
 
 /**
- * Returns the reason that the row states for skipping a cell, for one variant, for one dialect, or for all of them; `null` when it states
- * none.
+ * Returns the reason that a harness's entry states for skipping a test case, for one variant, for one dialect, or for all of them; `null`
+ * when it states none.
  */
 function statedSkip({ skips = {} }: Row, variant: Variant, dialect: DialectName, cell: CellName): string | null {
   return skips[`${cell}@${variant.label}`] ?? skips[`${cell}/${dialect}`] ?? skips[cell] ?? null;
 }
 
-/** Throws an Error that names the first invalid key in a row's skips. Otherwise a misspelt key would make the cell run. */
+/**
+ * Throws an Error that names the first invalid key in `skips` of a harness's entry. Otherwise a misspelt key would make the test case run.
+ */
 export function checkRow({ harness, variants, skips = {} }: Row): void {
   const labels = variants.map(({ label }) => label);
   for (const key of Object.keys(skips)) {

@@ -2,7 +2,7 @@
 import type { Cell, CellReport } from './cell.ts';
 import { type Adapter, CELL_NAMES, type CellName, type PlannedCell } from './plan.ts';
 
-/** A planned cell together with its result. */
+/** A planned cell (test case, harness variant and dialect) together with its result. */
 export type Report = PlannedCell & Pick<CellReport, 'problems' | 'mismatches' | 'seconds' | 'kept'>;
 
 /** Medians over the sessions of one harness variant in one dialect. The field names are also keys of the JSON report. */
@@ -39,7 +39,7 @@ export function stateOf({ skip, problems }: Report): CellState {
   return problems.length === 0 ? 'passed' : 'failed';
 }
 
-/** Returns the line that is printed when a cell ends. */
+/** Returns the line that is printed when a test case ends. */
 export function progressOf(number: number, total: number, report: Report): string {
   const { variant, dialect, cell, skip, seconds, problems } = report;
   const state = stateOf(report);
@@ -168,8 +168,8 @@ export function documentOf(outcome: RunOutcome): string {
 }
 
 /**
- * Returns the section about skipped cells. For each harness, cells that are skipped in the same dialects for the same reason share one
- * line.
+ * Returns the section about skipped test cases. For each harness, test cases that are skipped in the same dialects for the same reason
+ * share one line.
  */
 function skipSection(reports: readonly Report[]): string[] {
   type Skipped = { variant: string; skip: string; cell: string; dialect: string };

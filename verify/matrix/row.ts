@@ -35,7 +35,7 @@ export type Calls = {
 export type Compaction = {
   /** A condition that only the harness's request for a summary meets. */
   readonly when: Condition;
-  /** Context window of the engine in this cell, in tokens. */
+  /** Context window of the engine in the compaction test case, in tokens. */
   readonly window: number;
   /** Number of parts that the task reads. Each has `partBytes` bytes; together they exceed the context window. */
   readonly parts: number;
@@ -63,11 +63,11 @@ export type MalformedCall = 'unknown_tool' | 'wrong_arguments' | 'no_object' | '
 
 /**
  * The reaction of a harness to a malformed call. `reported`: it reports the mistake to the model. `resampled`: it drops the reply and
- * requests the same turn once more. `null`: the call is left out of the cell.
+ * requests the same turn once more. `null`: the test case does not make this call.
  */
 export type MalformedReaction = 'reported' | 'resampled' | null;
 
-/** One harness of the matrix, with the settings and calls that its cells need; README.md describes how to write one. */
+/** The entry of one harness in the matrix, with the settings and calls that the test cases need; README.md describes how to write one. */
 export type Row = {
   /** Name of the harness in floe. */
   readonly harness: string;
@@ -77,7 +77,7 @@ export type Row = {
   readonly agent?: (dialect: DialectName) => Omit<TaskRequestInput['agent'], 'harness' | 'dialect' | 'settings'>;
   /** Reads text files that are written to the work folder. Returns their contents by path. */
   readonly files?: () => Readonly<Record<string, string>>;
-  /** Settings that are added to those of the variant in the image cell. */
+  /** Settings that are added to those of the variant in the test case with an image. */
   readonly settingsForImages?: Settings;
   /** Tools that only the main agent is offered. The default is the shell tool. */
   readonly mainTools?: readonly string[];
@@ -92,8 +92,8 @@ export type Row = {
   readonly compaction?: Compaction;
   readonly malformed?: Readonly<Partial<Record<MalformedCall, MalformedReaction>>>;
   readonly lengthStop?: LengthStop;
-  /** The reasons for which cells are skipped, by `<cell>`, `<cell>/<dialect>` or `<cell>@<label>`. */
+  /** The reasons for which test cases are skipped, by `<cell>`, `<cell>/<dialect>` or `<cell>@<label>`. */
   readonly skips?: Readonly<Record<string, string>>;
-  /** Settings of the simulated engine in all cells of this harness. */
+  /** Settings of the simulated engine in all test cases of this harness. */
   readonly sim?: SimConfigInput;
 };

@@ -18,8 +18,8 @@ import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/ind
 
 const VERSION_NAME = 'matrix';
 /**
- * Context window of the engine in tokens. No session fills it unless its cell sets a smaller one: the longest prompt of a harness has about
- * 30,000 tokens.
+ * Context window of the engine in tokens. No session fills it unless its test case sets a smaller one: the longest prompt of a harness has
+ * about 30,000 tokens.
  */
 const WINDOW_TOKENS = 131_072;
 

@@ -60,7 +60,7 @@ async function siege(service: Service, trainer: Trainer): Promise<string> {
   const cutOff = dribbling.filter((socket) => socket.destroyed || socket.readableEnded).length;
   for (const socket of sockets) socket.destroy();
   if (finished === 0) trainer.violations.push('no session finished while slow clients were connected');
-  // The limit allows for some heap growth by normal traffic. The promise concerns the memory for each stuck client.
+  // The limit allows for some heap growth by normal traffic. The guarantee concerns the memory for each stuck client.
   if (grownKb > STUCK * MAX_KB_EACH) {
     trainer.violations.push(`the server grew by ${grownKb} KB under ${STUCK} stuck clients`);
   }

@@ -12,10 +12,10 @@ export type SuiteRun = {
   readonly progress: Progress;
 };
 
-/** A fault suite: injects one kind of fault into a running service and checks the service's promises. */
+/** A fault suite. It injects one kind of fault into a running service and checks the guarantees that the service gives. */
 export type Suite = {
   readonly id: string;
-  /** The promise that the suite checks, as a short sentence. */
+  /** The guarantee that the suite checks, as a short sentence. */
   readonly title: string;
   readonly runs: { readonly full: number; readonly quick: number };
   /** The stores with which the suite runs; when absent, it runs with all stores. */

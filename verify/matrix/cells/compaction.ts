@@ -27,8 +27,9 @@ echo "part $n ends here"
 `;
 
 /**
- * The cell in which the agent reads more than its context window holds. All calls differ, because some harnesses stop at repeated calls.
- * The number of the next part is stored in the sandbox instead of in the conversation, so that the work continues after a compaction.
+ * The test case in which the agent reads more than its context window holds. All calls differ, because some harnesses stop at repeated
+ * calls. The number of the next part is stored in the sandbox instead of in the conversation, so that the work continues after a
+ * compaction.
  */
 export const compactionCell: Cell = {
   title: 'the conversation outgrows the context; the harness summarises and continues',

@@ -1,7 +1,7 @@
 import type { Cell } from '../cell.ts';
 import { call, FINAL, grader, mainScenario, say, sideScenario, think } from '../script.ts';
 
-/** The cell that reads, edits, writes and runs a file, with one call in each turn. The overhead is measured with this cell. */
+/** The test case that reads, edits, writes and runs a file, with one call in each turn. The overhead of harnesses is measured with it. */
 export const editCell: Cell = {
   title: 'reads, edits, writes and runs files, one call a turn',
   build({ row }) {

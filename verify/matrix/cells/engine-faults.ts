@@ -5,7 +5,7 @@ import { call, FINAL, grader, mainScenario, sideScenario, think } from '../scrip
 /** Numbers of the engine calls that fail: the first call of the session, and one in its middle. */
 const HIT_CALLS = [1, 3];
 
-/** Returns a cell in which some engine calls of the session fail. */
+/** Returns a test case in which some engine calls of the session fail. */
 function faultyCell(kind: FaultKind, title: string): Cell {
   return {
     title,

@@ -33,7 +33,7 @@ function png(): Buffer {
   ]);
 }
 
-/** The cell in which the policy writes the graded file only when its prompt contains an image. */
+/** The test case in which the policy writes the graded file only when its prompt contains an image. */
 export const imageCell: Cell = {
   title: 'an image that the harness reads reaches the engine',
   build({ row }) {

@@ -40,8 +40,8 @@ const REPORTED: Readonly<Record<MalformedCall, MalformedReaction>> = {
 const KINDS: readonly MalformedCall[] = ['unknown_tool', 'wrong_arguments', 'no_object', 'cut_off'];
 
 /**
- * The cell in which the policy makes malformed calls, then does the work, and then makes a call that is cut off. The harness's row defines
- * its reaction to each.
+ * The test case in which the policy makes malformed calls, then does the work, and then makes a call that is cut off. The harness's entry
+ * in the matrix defines how the harness reacts to each.
  */
 export const malformedCallCell: Cell = {
   title: 'broken tool calls: unknown tool, wrong arguments, arguments that are no object, cut-off JSON',
