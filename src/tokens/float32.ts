@@ -8,7 +8,7 @@ const MOST_DIGITS = 9;
  */
 const FAST_FROM = 1e-12;
 const FAST_BELOW = 1e5;
-/** Smaller values are written with an exponent. */
+/** Smallest value that is written without an exponent. */
 const PLAIN_FROM = 1e-5;
 /**
  * Values from this one on have at most {@link FRACTION_DIGITS} decimal places. The decimal places of smaller values start with four zeros.

@@ -182,7 +182,8 @@ class HttpProxy implements ModelProxy {
     } catch (thrown) {
       const error = asFloeError(thrown);
       const dialect = match?.dialect ?? guessedDialect(request);
-      // The last error is why the last model call failed. A refused request of another kind must not replace it.
+      // `lastError` is the failure of the last model call. A refused request on an unknown path is stored there only when no failure is,
+      // and any other request never.
       if (kind === 'generate' || (kind === null && session?.lastError === null)) session?.setFailed(error);
       if (kind === 'generate') this.reportRefused(dialect, error, arrivedMs);
       if (!response.destroyed) this.refuse(request, response, dialect, error);

@@ -110,7 +110,7 @@ export class DirectoryBlobStore implements BlobStore {
     const known = await stat(path).catch(() => null);
     // A file of the same size need not be written again: its name is the hash, and an incomplete file never gets this name.
     if (known?.size === bytes.length && (await this.touch(path))) {
-      // The process that wrote the file may have died before the file's name was durable.
+      // The directory is synced nevertheless, because the process that wrote the file may have died before the file's name was durable.
       await syncDirectory(directory);
       return { ref, bytes: bytes.length };
     }
