@@ -169,8 +169,8 @@ class TemplateProbe {
   }
 
   /**
-   * Hash of all renderings without their first turn, into which some templates write the current date; `null` when the renderer refused
-   * every conversation.
+   * Returns a hash of all renderings without their first turn, into which some templates write the current date; `null` when the
+   * renderer refused every conversation.
    */
   fingerprint(closeIds: readonly number[]): string | null {
     const hash = createHash('sha256');

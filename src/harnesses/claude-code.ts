@@ -82,7 +82,7 @@ function launch(context: CheckedContext<Settings>): Launch {
     { path: `${configDir}/settings.json`, content: JSON.stringify(SETTINGS_FILE) },
     ...skillFiles(`${configDir}/skills`, context.skills),
   ];
-  // The prompt is passed on stdin: each of these options takes a list of values, which ends only at the next option.
+  // Each of these options takes a list of values, which ends only at the next option, so they must precede the other options.
   const options = ['--mcp-config', mcpFile, '--strict-mcp-config'];
   if (settings.tools !== undefined) options.push('--tools', settings.tools.join(','));
   if (settings.disallowed_tools.length > 0) options.push('--disallowed-tools', settings.disallowed_tools.join(','));

@@ -98,7 +98,7 @@ function launch(context: CheckedContext<Settings>): Launch {
   const { agent, apiKey, baseUrl, instruction, installDir, paths } = context;
   const geminiDir = `${paths.home}/.gemini`;
   const files: SandboxFile[] = [
-    // This file has user settings, which settings of the work tree override. System settings would not be overridden, but Gemini CLI
+    // The file contains user settings, which settings of the work tree override. System settings would not be overridden, but Gemini CLI
     // reads them only if root owns the file.
     { path: `${geminiDir}/settings.json`, content: JSON.stringify(settingsFile(context)), mode: 0o600 },
     ...skillFiles(`${geminiDir}/skills`, context.skills),

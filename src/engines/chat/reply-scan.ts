@@ -54,7 +54,8 @@ export class IdScanner {
     const text = bytes.subarray(bounds.open + 1, bounds.close);
     const parsed = parseIds(text, this.memory.get(sessionId) ?? null);
     if (parsed === null) return null;
-    // A prompt with fewer than two marks is not remembered, because no part of it could be reused and it would only fill the memory.
+    // A prompt with fewer than two recorded positions is not remembered, because no part of it could be reused and it would only fill
+    // the memory.
     if (parsed.marks.length < 2) this.memory.delete(sessionId);
     else this.memory.set(sessionId, { text, ...parsed });
     return { ids: parsed.ids, start: bounds.open, end: bounds.close + 1 };
@@ -125,7 +126,10 @@ function skipSpaces(bytes: Buffer, from: number): number {
   return at;
 }
 
-/** Parses comma-separated ids. The ids of the longest prefix that the text shares with `known`, up to a mark, are copied from `known`. */
+/**
+ * Parses comma-separated ids. The ids of the longest prefix that the text shares with `known`, up to one of its recorded positions, are
+ * copied from `known`.
+ */
 function parseIds(text: Buffer, known: KnownIds | null): { ids: Int32Array; marks: Uint32Array } | null {
   const sharedMarks = known === null ? 0 : countSharedMarks(text, known);
   const sharedCount = sharedMarks * IDS_PER_MARK;
@@ -148,7 +152,7 @@ function trimmed(ids: Int32Array, count: number): Int32Array {
   return ids.length - count <= IDS_PER_MARK ? ids.subarray(0, count) : ids.slice(0, count);
 }
 
-/** Returns the number of complete intervals between marks, counted from the start, whose bytes are the same in both texts. */
+/** Returns how many intervals between recorded positions, counted from the start, have the same bytes in the two texts. */
 function countSharedMarks(text: Buffer, known: KnownIds): number {
   let shared = 0;
   let different = known.marks.length;
@@ -164,8 +168,8 @@ function countSharedMarks(text: Buffer, known: KnownIds): number {
 }
 
 /**
- * Parses the ids of `text` into `ids`, starting at index `first`, and records the marks. Returns the number of ids; `null` for text that
- * is not a list of ids.
+ * Parses the ids of `text` into `ids`, starting at index `first`, and records text positions in `marks`. Returns the number of ids;
+ * `null` for text that is not a list of ids.
  */
 function parseInts(text: Buffer, from: number, ids: Int32Array, first: number, marks: Uint32Array): number | null {
   let count = first;

@@ -26,16 +26,16 @@ export const tokenIdSchema = z.int().min(0).max(MAX_TOKEN_ID);
 export const tokenIdsSchema = z.array(tokenIdSchema);
 
 /**
- * Schema of a list of ids in JSON that {@link parseReplyJson} has parsed: an array, or the mark of an array that was read from the
- * bytes.
+ * Schema of a list of ids in JSON that {@link parseReplyJson} has parsed: an array, or the number that replaced an array which was read
+ * from the bytes.
  */
 export const idsSchema = z.union([tokenIdsSchema, z.literal(SCANNED_IDS_MARK)]).nullish();
 
 export const logprobsSchema = z.looseObject({ content: z.array(z.unknown()).nullish() }).nullish();
 
 /**
- * Schema of a list of log-probabilities in JSON that {@link parseReplyJson} has parsed: an array, or the mark of one that was read from
- * the bytes.
+ * Schema of a list of log-probabilities in JSON that {@link parseReplyJson} has parsed: an array, or the number that replaced a list
+ * which was read from the bytes.
  */
 export const scannedLogprobsSchema = z
   .looseObject({ content: z.union([z.array(z.unknown()), z.literal(SCANNED_LOGPROBS_MARK)]).nullish() })
@@ -171,7 +171,7 @@ export function idsFrom(
 
 /**
  * Returns the entries of a field that was parsed with {@link scannedLogprobsSchema}, whether they were parsed or read from the bytes.
- * Throws `engine_error` for a mark although nothing was read from the bytes.
+ * Throws `engine_error` when the field holds a number although no list was read from the bytes.
  */
 export function logprobEntriesFrom(
   content: readonly unknown[] | number | null | undefined,

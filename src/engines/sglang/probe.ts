@@ -121,7 +121,10 @@ async function probeParsers(
   return { canReadText: true, opening: await openingOf(server, reasoning, renderer) };
 }
 
-/** Finds the shortest end of the generation prompt after which the parser treats a word as thinking; empty when there is no such end. */
+/**
+ * Finds the shortest end of the generation prompt after which the parser treats a word as thinking. Resolves with an empty string when
+ * there is no such end.
+ */
 async function openingOf(server: EngineServer, parser: string, renderer: PromptRenderer | null): Promise<string> {
   const ids = renderer?.generationPrompt ?? null;
   if (renderer === null || ids === null) return '';
