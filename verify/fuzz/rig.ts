@@ -54,7 +54,7 @@ export class Rig {
     await this.proxy.request('close', key);
   }
 
-  /** Returns the event loop's lag since the previous request for it. */
+  /** Returns the lag of the proxy's event loop since the previous invocation of this method. */
   async lag(): Promise<Lag> {
     return lagSchema.parse(await this.proxy.request('lag'));
   }

@@ -50,7 +50,7 @@ export type Filter = {
 export type PlanInput = {
   /** floe's adapters by harness name. */
   readonly adapters: ReadonlyMap<string, Adapter>;
-  /** The dialects that floe serves. */
+  /** The dialects in which floe's proxy accepts model calls. */
   readonly served: readonly DialectName[];
   readonly filter?: Filter;
 };

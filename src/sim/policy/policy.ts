@@ -110,9 +110,9 @@ function ruleHolds(when: RuleCondition, conversation: Conversation): boolean {
 }
 
 /**
- * The state of one reply during sampling. It holds the leaves that agree with the tokens so far, each with the log of its joint probability
- * with these tokens. The probability of a next token is the share of the leaves that continue with it. Leaves that a constraint forbids
- * count in the probabilities, but a token with which only forbidden leaves continue is not permitted.
+ * The state of one reply during sampling. It holds the leaves (turns that the rule can write) that agree with the tokens so far, each with
+ * the log of its joint probability with these tokens. The probability of a next token is the share of the leaves that continue with it.
+ * Leaves that a constraint forbids count in the probabilities, but a token with which only forbidden leaves continue is not permitted.
  */
 export class ReplyWalk {
   readonly reply: ScriptedReply;
@@ -184,7 +184,7 @@ export class ReplyWalk {
     return noiseDistribution(this.words, this.reply, position, this.turn[position - 1] ?? -1, weights);
   }
 
-  /** Returns the token that ends a turn with which no leaf agrees, because the prompt began the turn with other text. */
+  /** Returns the token that ends the turn when the prompt began the turn with text that no reply of the rule has. */
   private offScript(): number {
     const { imEnd, endOfText } = this.vocabulary.special;
     return this.scripted && this.turn.at(-1) !== imEnd && this.turn.at(-1) !== endOfText ? imEnd : endOfText;

@@ -4,7 +4,7 @@ import { ChaosProxy, type Treatment } from '../chaos-proxy.ts';
 import { pick, randomIndex, underTraffic } from '../traffic.ts';
 import type { Suite } from './suite.ts';
 
-/** Milliseconds for which connections are treated in one way. */
+/** Milliseconds for which the proxies apply one treatment of connections, such as a delay, before they change to another. */
 const HOLD_MS = 700;
 /**
  * Longest time in which the engine must finish a reply. When it finishes none in this time, the service has not recovered from the broken
