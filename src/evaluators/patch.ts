@@ -29,8 +29,8 @@ type PatchOptions = {
 
 /**
  * Shell script that prints the agent's changes to the repository as a patch against the base commit, including new files but not ignored
- * ones. When the base commit does not exist in the agent's repository, the base tree is used, because two prepared runtimes can have the
- * same tree in commits of different times. A separate index file keeps the agent's own index unchanged.
+ * ones. When the agent's repository lacks the base commit, the patch is made against the base tree: each sandbox commits the prepared files
+ * itself, and the commit time changes the commit's hash but not that of its tree. A separate index file keeps the agent's own index unchanged.
  */
 const DEFAULT_PATCH_COMMAND = `
 set -e

@@ -123,7 +123,10 @@ function parseReport(stdout: string): Report {
   return report;
 }
 
-/** Returns the first value of a word as a number; NaN when the script ended before it printed that word. */
+/**
+ * Returns the first value after the keyword `word` in the script's report as a number; NaN when the script ended before it printed that
+ * keyword.
+ */
 function numberOf(report: Report, word: string): number {
   return Number.parseInt(report.get(word)?.[0] ?? '', 10);
 }

@@ -117,7 +117,7 @@ function learnCloseIds(completions: readonly Completion[], ofTemplate: readonly 
       ids = new Set(ofTemplate);
       byModel.set(model, ids);
     }
-    // A stop string teaches no id, because the last token of such a reply may be any token.
+    // Only a stop token is collected as an end-of-turn id. A reply that ended at a stop string may end with any token.
     if (stop?.kind === 'token') ids.add(stop.id);
   }
   return byModel;

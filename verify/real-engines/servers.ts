@@ -86,6 +86,6 @@ function signalGroup(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
   } catch {
-    // All processes of the group have ended.
+    // Sending the signal fails when all processes of the group have already ended, and then there is nothing to do.
   }
 }

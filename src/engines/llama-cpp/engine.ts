@@ -211,8 +211,8 @@ class LlamaCppEngine implements Engine {
   }
 
   /**
-   * Decides which log-probabilities a reply has. The server reports either raw or processed ones. With penalties or a grammar, the
-   * processed ones that the server leaves out cannot be computed, so such replies get raw ones and the mode `raw`.
+   * Decides whether a reply gets raw or processed log-probabilities. The server omits the processed value of some tokens, and the adapter
+   * computes it from the raw one. With penalties or a grammar that is not possible, so such replies get raw values and the mode `raw`.
    */
   private logprobsModeOf({ sampling, responseFormat }: GenerateRequest): {
     mode: LogprobsMode;

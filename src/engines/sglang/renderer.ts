@@ -132,7 +132,7 @@ const callTurn = (thinking: object): string =>
   JSON.stringify({ role: 'assistant', content: 'bravo', ...thinking, tool_calls: [CALL] });
 const RESULT = JSON.stringify({ role: 'tool', tool_call_id: 'call_1', content: 'delta' });
 
-/** Conversations to try: an assistant turn that follows a user message, and a message that may follow that turn. */
+/** Conversations that are rendered to find the generation prompt. Each has a user message, the assistant turn `turn`, and then `next`. */
 const SHAPES = [
   { tools: '[]', turn: message('assistant', 'bravo'), next: message('user', 'delta') },
   // Turns with tool calls are tried too, because many templates render a turn differently when a user message follows it, and some do so

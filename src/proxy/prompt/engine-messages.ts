@@ -55,7 +55,10 @@ export class EngineMessages {
     });
   }
 
-  /** Returns the engine's id of the call to which the harness refers by `id`; `id` itself when the call is unknown. */
+  /**
+   * Maps a tool-call id of the harness to the id that the engine gave the same tool call. An id without a recorded call is returned
+   * unchanged.
+   */
   private engineId(id: string, ids: TurnIds): string {
     const call = parseCallId(id);
     const own = call === null ? undefined : this.recorded(call.completionId)?.engineCallIds[call.index];

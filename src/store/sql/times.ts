@@ -40,8 +40,8 @@ export class SqlDurations implements DurationTable {
       .values({ duration_key: key, mean_ms: ms, samples: 1 })
       .onConflict((conflict) =>
         conflict.column('duration_key').doUpdateSet({
-          // The first durations get equal weights. Afterwards every new duration has at least the lowest weight, so that older ones count
-          // less and less.
+          // At first a plain mean: the n-th duration has the weight 1/n. Once 1/n is below NEWEST_WEIGHT, each new duration has the weight
+          // NEWEST_WEIGHT, so that older ones count less and less.
           mean_ms: sql<number>`durations.mean_ms + (${ms} - durations.mean_ms) * ${sql.raw(this.flavor.greatest)}(${NEWEST_WEIGHT}, 1.0 / (durations.samples + 1))`,
           samples: sql<number>`durations.samples + 1`,
         }),
