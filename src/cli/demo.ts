@@ -91,7 +91,10 @@ async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promis
   await waitForSignal();
 }
 
-/** Prints the results of all tasks, the differences from the ledger, and the closing line. */
+/**
+ * Prints the results of all tasks, the differences between trained tokens and the tokens that the simulated engine recorded as sampled,
+ * and the closing line.
+ */
 function printSummary(
   run: DemoRun,
   report: LedgerReport,

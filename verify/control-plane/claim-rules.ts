@@ -69,7 +69,7 @@ export class ClaimRules {
     const uncollected = new Map<string, number>();
     for (const { collected, trainer, task_id: taskId } of this.state.results.values()) {
       const task = this.state.tasks.get(taskId);
-      // The results of a task with a callback count only after the task has ended, because the callback delivers them.
+      // Until a task with a callback ends, its results do not count as uncollected: the callback at the end will deliver them.
       if (task !== undefined && task.callback_url !== null && task.ended_ms === null) continue;
       if (collected === 0) uncollected.set(trainer, (uncollected.get(trainer) ?? 0) + 1);
     }

@@ -45,7 +45,10 @@ const ORDINARY_MIB = 8;
  * values.
  */
 const MAX_LAG_LARGEST_MS = 1_000;
-/** Most heap growth in MiB after all sessions are closed. It allows for compiled code and pools, but not for requests. */
+/**
+ * Upper bound, in MiB, on how much larger the heap is once all sessions are closed. Compiled code and pools fit in it; data of finished
+ * requests that is still held does not.
+ */
 const MAX_HEAP_GROWTH_MB = 16;
 /** One of this many inputs is valid, and its reply is checked. */
 const VALID_EVERY = 20;

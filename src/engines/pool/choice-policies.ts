@@ -48,8 +48,8 @@ const REMEMBERED_SESSIONS = 16_384;
  */
 const STICKY_SHARE = 0.5;
 /**
- * Number of calls by which a session's engine may exceed {@link STICKY_SHARE}: with few calls in flight such a difference is random and
- * slows none of them.
+ * A session stays on its engine while that engine has at most this many calls more than {@link STICKY_SHARE} permits. When few calls are in
+ * flight, a difference this small is chance and slows no call.
  */
 const STICKY_CALLS = 4;
 

@@ -49,7 +49,10 @@ export class SuffixRenderer {
   private readonly engines: EnginePools;
   private readonly notice: EngineNotice;
   private readonly closings = new LRUCache<string, { readonly closing: HistoryEnd | null }>({ max: MAX_CLOSINGS });
-  /** Keys of the templates for which the short form gave a wrong suffix, so that only the full form is used. */
+  /**
+   * Keys of the chat templates that rendered a wrong suffix after a placeholder history. For these the whole conversation is always
+   * rendered.
+   */
   private readonly fullOnly = new Set<string>();
 
   constructor(engines: EnginePools, notice: EngineNotice) {

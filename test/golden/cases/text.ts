@@ -156,7 +156,10 @@ export const TEXT: readonly GoldenCase[] = [
   },
 ];
 
-/** Checks that the second prompt consists of the first prompt, its reply, the close id that was not sampled, and new ids. */
+/**
+ * Checks that the second prompt consists of the first prompt, its reply, `closeId`, and new ids. `closeId` is the end-of-turn token, which
+ * the engine did not sample and the next prompt therefore adds.
+ */
 function expectClosedBy(session: GoldenSession, closeId: number): void {
   const [first, second] = session.session.completions();
   const before = [...(first?.promptIds ?? []), ...(first?.responseIds ?? []), closeId];
