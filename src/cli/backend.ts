@@ -7,7 +7,7 @@ import type { RuntimeProblem } from '../runtimes/runtime.ts';
 import { createSpawner } from '../runtimes/spawn/client.ts';
 import type { RuntimeBackend } from '../schema/index.ts';
 
-/** Probes each runtime on this machine. Resolves to the problem of each; `null` when it works. */
+/** Tests whether each runtime works on this machine. Resolves to the problem by runtime; `null` for a runtime that works. */
 export async function probeBackends(): Promise<Map<RuntimeBackend, RuntimeProblem | null>> {
   const stateDir = await mkdtemp(join(tmpdir(), 'floe-probe-'));
   const spawner = await createSpawner();
@@ -24,13 +24,13 @@ export async function probeBackends(): Promise<Map<RuntimeBackend, RuntimeProble
 
 export type BackendChoice = { readonly backend: RuntimeBackend; readonly problem: RuntimeProblem | null };
 
-/** Chooses bubblewrap when it works, else local together with the problem of bubblewrap. */
+/** Chooses bubblewrap when it works on this machine. Otherwise chooses local, and returns the problem of bubblewrap with it. */
 export async function chooseBackend(): Promise<BackendChoice> {
   const problem = (await probeBackends()).get('bubblewrap') ?? null;
   return { backend: problem === null ? 'bubblewrap' : 'local', problem };
 }
 
-/** The warning that agents are not sandboxed. */
+/** Returns the warning that agents run without a sandbox, with the reason and its remedy. */
 export function isolationWarning(problem: RuntimeProblem): string {
   return `Agents run WITHOUT ISOLATION, as ordinary processes of this user: ${problem.problem}. To sandbox them: ${problem.remedy}`;
 }

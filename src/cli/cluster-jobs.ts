@@ -13,10 +13,10 @@ const submittedSchema = z.strictObject({
   cluster: z.string(),
   jobs: z.array(z.strictObject({ name: z.string(), job_id: z.string().regex(/^\d+$/), count: z.int() })),
 });
-/** The jobs that were submitted for a cluster, as stored in its run directory. */
+/** The jobs of a cluster that were submitted to Slurm, as the file in its run directory lists them. */
 export type SubmittedJobs = z.infer<typeof submittedSchema>;
 
-/** Reads the jobs of the last submission; the list is empty before the first one. Throws `schema_violation` for an invalid file. */
+/** Reads the jobs of the last submission; an empty list when none was submitted. Throws `schema_violation` for an invalid file. */
 export async function readSubmitted(config: ClusterConfig): Promise<SubmittedJobs> {
   const path = runPaths(config).jobs;
   try {
@@ -27,7 +27,7 @@ export async function readSubmitted(config: ClusterConfig): Promise<SubmittedJob
   }
 }
 
-/** Replaces the stored jobs atomically. */
+/** Replaces the file with the submitted jobs atomically. */
 export async function writeSubmitted(config: ClusterConfig, submitted: SubmittedJobs): Promise<void> {
   const { jobs } = runPaths(config);
   await writeFile(`${jobs}.new`, `${JSON.stringify(submitted, null, 1)}\n`, { mode: 0o600 });
@@ -35,8 +35,8 @@ export async function writeSubmitted(config: ClusterConfig, submitted: Submitted
 }
 
 /**
- * Creates the run directory, readable only by its owner, with the secrets that its jobs share. Secrets of an earlier run are kept, because
- * the existing database has the same password. The addresses of earlier servers and databases are removed.
+ * Creates the run directory, readable only by its owner, and the secrets that the jobs share. Keeps the secrets of an earlier run, because
+ * its database continues to use its password. Removes the addresses of earlier servers and databases.
  */
 export async function prepareRunDir(config: ClusterConfig): Promise<void> {
   const files = runPaths(config);
@@ -50,7 +50,7 @@ export async function prepareRunDir(config: ClusterConfig): Promise<void> {
   await createSecret(files.password);
 }
 
-/** Creates a random secret, unless the file exists. */
+/** Writes a random secret to a file, unless the file exists. */
 async function createSecret(path: string): Promise<void> {
   try {
     await writeFile(path, `${randomBytes(32).toString('base64url')}\n`, { mode: 0o600, flag: 'wx' });
@@ -60,17 +60,17 @@ async function createSecret(path: string): Promise<void> {
   }
 }
 
-/** Writes the scripts of a plan to a folder. */
+/** Writes the job scripts of a plan to a folder. */
 export async function writeScripts(folder: string, plan: readonly PlannedJob[]): Promise<void> {
   await mkdir(folder, { recursive: true });
   for (const { file, script } of plan) await writeFile(join(folder, file), script, { mode: 0o700 });
 }
 
-/** A job as Slurm's queue lists it. Each element of a job array is a separate job. */
+/** A job as Slurm's queue lists it. Each element of a job array is a separate entry. */
 export type QueuedJob = {
-  /** For example 17, or 17_2 in an array. */
+  /** Id of the job, for example 17, or 17_2 for an element of an array. */
   readonly id: string;
-  /** Id of the array; the job's id when it is not in an array. */
+  /** Id of the array, or of the job itself when it is not in an array. */
   readonly arrayId: string;
   readonly state: string;
   readonly host: string;
@@ -78,20 +78,20 @@ export type QueuedJob = {
   readonly reason: string;
 };
 
-/** Slurm's programs reply within seconds, unless their controller is down. */
+/** Longest time that a Slurm program may run, ms. The programs reply within seconds unless Slurm's controller is down. */
 const SLURM_TIMEOUT_MS = 60_000;
 
-/** Submits a script. Resolves to the job's id. Throws `setup_failed` with the message of sbatch. */
+/** Submits a job script with sbatch. Resolves to the job's id. Throws `setup_failed` with the message of sbatch. */
 export async function submitJob(script: string, options: readonly string[]): Promise<string> {
   const [id = ''] = (await slurm('sbatch', ['--parsable', ...options, script])).trim().split(';');
   if (/^\d+$/.test(id)) return id;
   throw new FloeError('setup_failed', `sbatch printed ${JSON.stringify(id)} instead of a job id`);
 }
 
-/** Resolves to the given jobs that have not ended. */
+/** Queries Slurm's queue. Resolves to those of the given jobs that have not ended. */
 export async function queuedJobs(ids: readonly string[]): Promise<QueuedJob[]> {
   if (ids.length === 0) return [];
-  // squeue fails when one of the requested ids is no longer known, so it lists all jobs of this user.
+  // Lists all jobs of this user, because squeue fails when it is given an id that it no longer knows.
   const user = String(process.getuid?.() ?? 0);
   const text = await slurm('squeue', ['--noheader', '--array', `--user=${user}`, '--format=%i|%F|%T|%N|%M|%r']);
   const jobs = text.split('\n').map((row): QueuedJob => {
@@ -101,12 +101,12 @@ export async function queuedJobs(ids: readonly string[]): Promise<QueuedJob[]> {
   return jobs.filter((job) => ids.includes(job.arrayId) && job.state !== 'COMPLETED' && job.state !== 'CANCELLED');
 }
 
-/** Sends SIGTERM to the scripts of running jobs, which then shut down in order. */
+/** Sends SIGTERM to the scripts of running jobs, which then shut down gracefully. */
 export async function terminateJobs(ids: readonly string[]): Promise<void> {
   await slurm('scancel', ['--quiet', '--batch', '--signal=TERM', ...ids]);
 }
 
-/** Cancels jobs immediately, whether they are queued or running. */
+/** Cancels queued and running jobs without a graceful shutdown. */
 export async function cancelJobs(ids: readonly string[]): Promise<void> {
   await slurm('scancel', ['--quiet', ...ids]);
 }

@@ -5,21 +5,22 @@ import { type Clock, sleep } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 
 const POLL_INTERVAL_MS = 1_000;
-/** A request without a reply after this time has failed, ms. */
+/** Longest time that a request may wait for its reply, ms. The target then counts as not ready. */
 const REQUEST_TIMEOUT_MS = 10_000;
 
 export type WaitOptions = {
   readonly seconds: number;
-  /** Waiting ends with an error when this process has ended. */
+  /** Id of the process that serves the target; `waitFor` throws when this process has ended. */
   readonly pid?: number | undefined;
-  /** File with the certificate authorities to trust. */
+  /** File with the certificate authorities that requests to the target trust. */
   readonly ca?: string | undefined;
   readonly clock: Clock;
 };
 
 /**
- * Resolves once `target` answers with a status below 300. A list of rollout servers, or the `file:` URL of their folder, is ready when one
- * of them is. Throws `deadline_exceeded` after the time limit and `setup_failed` when the process has ended.
+ * Polls a URL until it answers with a status below 300. `target` may also be a list of rollout servers, or the `file:` URL of the folder
+ * that lists them; it is then ready when one of the servers is. Throws `deadline_exceeded` after the time limit, and `setup_failed` when
+ * the process `pid` has ended.
  */
 export async function waitFor(target: string, options: WaitOptions): Promise<void> {
   const { clock, seconds, pid } = options;
@@ -43,7 +44,7 @@ export async function waitFor(target: string, options: WaitOptions): Promise<voi
   }
 }
 
-/** Resolves to `null` when the target is ready, else to the problem. */
+/** Checks once whether the target is ready. Resolves to `null` when it is, else to a description of the problem. */
 async function checkTarget(list: ServerList | null, target: string, dispatcher: Dispatcher): Promise<string | null> {
   if (list === null) return checkUrl(target, dispatcher);
   let outcome = '';

@@ -24,10 +24,10 @@ import { readYamlFile } from './yaml-file.ts';
 type Options = { config: string; json?: boolean };
 type SlurmOptions = Options & { dryRun?: boolean; out?: string };
 
-/** Interval at which the queue is polled while jobs end. */
+/** Interval at which `floe cluster stop` polls Slurm's queue while it waits for jobs to end, ms. */
 const POLL_INTERVAL_MS = 500;
 
-/** `floe cluster …`: runs rollout servers, their database, nodes and engines as jobs of a batch system. */
+/** Registers the commands of `floe cluster`, which run rollout servers, their database, nodes and engines as jobs of a batch system. */
 export function registerCluster(program: Command): void {
   const cluster = program.command('cluster').description('run servers, a database, nodes and engines as Slurm jobs');
   withConfig(cluster.command('slurm').description('write the batch scripts of a cluster and submit them'))
@@ -108,7 +108,7 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
   printLine(`floe status --token-file ${files.token}`);
 }
 
-/** Submits all jobs of a plan. Cancels those that were submitted when one of them is refused. */
+/** Submits all jobs of a plan. When Slurm refuses one of them, cancels those that were submitted before. */
 async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], folder: string): Promise<SubmittedJobs> {
   const jobs: SubmittedJobs['jobs'] = [];
   const ids = new Map<string, string>();
@@ -116,10 +116,10 @@ async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], fol
     for (const { name, file, count, after } of plan) {
       const needed = after === null ? undefined : ids.get(after);
       const job_id = await submitJob(join(folder, file), needed === undefined ? [] : [`--dependency=after:${needed}`]);
-      // Other jobs depend only on the first server of the array, because one server is enough.
+      // The jobs that wait for a server depend on the first element of the server array only, because one server is enough.
       ids.set(name, name === 'server' ? `${job_id}_1` : job_id);
       jobs.push({ name, job_id, count });
-      // Written after each job, so that `stop` knows the submitted jobs even if this process is killed.
+      // Saves the job list after each submission, so that `stop` knows the submitted jobs even if this process is killed.
       await writeSubmitted(config, { cluster: config.name, jobs });
     }
   } catch (error) {
@@ -145,7 +145,10 @@ async function status(config: ClusterConfig, options: Options): Promise<void> {
   );
 }
 
-/** Ends the jobs in the order of their dependencies, the database last. Resolves to the number of jobs that had not ended. */
+/**
+ * Ends the jobs of a cluster in the order of their dependencies, the database last. Resolves to the number of jobs that were still queued
+ * or running.
+ */
 async function stop(config: ClusterConfig, clock: Clock): Promise<number> {
   const { jobs } = await readSubmitted(config);
   const before = await queuedJobs(jobs.map((job) => job.job_id));
@@ -166,7 +169,7 @@ async function stop(config: ClusterConfig, clock: Clock): Promise<number> {
   return before.length;
 }
 
-/** Waits until the jobs have ended; cancels them once after `DRAIN_SECONDS`. */
+/** Waits until the given jobs have ended. Cancels those that still run after `DRAIN_SECONDS`. */
 async function untilEnded(ids: readonly string[], clock: Clock): Promise<void> {
   const deadline = clock.monotonicMs() + DRAIN_SECONDS * 1000;
   for (let cancelled = false; ; await sleep(clock, POLL_INTERVAL_MS)) {

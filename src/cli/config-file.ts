@@ -5,7 +5,10 @@ import { rolloutConfigSchema } from '../rollout/config.ts';
 import { keyTable } from '../schema/key-table.ts';
 import { readYamlFile } from './yaml-file.ts';
 
-/** Settings with a command-line option and secrets are not in the file, so that each setting has one source. */
+/**
+ * Schema of a server's section in the file. It omits secrets and the settings that have a command-line option, so that each setting has one
+ * source.
+ */
 const serverSettingsSchema = rolloutConfigSchema.omit({
   host: true,
   port: true,
@@ -25,7 +28,7 @@ const nodeSettingsSchema = gatewayConfigSchema.pick({
   undelivered_mb: true,
 });
 
-/** The file of `--config`. Servers and nodes can share one file: each reads its own section. */
+/** Schema of the file that `--config` names. Servers and nodes can share one file, because each reads only its own section. */
 export const configFileSchema = z.strictObject({
   server: serverSettingsSchema.prefault({}).describe('for `floe server` and `floe up`'),
   node: nodeSettingsSchema.prefault({}).describe('for `floe gateway` and `floe up`'),
@@ -38,12 +41,12 @@ export function withConfigOption(command: Command): Command {
   return command.option('--config <file>', 'file with the settings that have no option: see docs/configuration.md');
 }
 
-/** Reads the settings; without a file all have their defaults. Throws like `readYamlFile`. */
+/** Reads the file of `--config`. Without a file all settings have their defaults. Throws like `readYamlFile`. */
 export async function readSettings({ config }: ConfigFileOptions): Promise<Settings> {
   return config === undefined ? configFileSchema.parse({}) : readYamlFile(config, configFileSchema);
 }
 
-/** Renders docs/configuration.md, with every key of the file from its schema. */
+/** Renders docs/configuration.md, which describes every key of the file with the text in its schema. */
 export function configurationPage(): string {
   return [
     '# Configuration',

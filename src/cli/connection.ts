@@ -12,7 +12,7 @@ export const CA_HELP = 'certificate authorities to trust for the server, in PEM 
 export type ClientTlsOptions = { ca?: string; clientCert?: string; clientKey?: string };
 export type ConnectionOptions = { url?: string; tokenFile?: string; ca?: string; json?: boolean };
 
-/** Adds the options that every command has which calls a rollout server. */
+/** Adds the options with which a command connects to a rollout server. */
 export function withConnectionOptions(command: Command): Command {
   return command
     .option('--url <url>', `URL of the rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
@@ -21,7 +21,7 @@ export function withConnectionOptions(command: Command): Command {
     .option('--json', 'print JSON');
 }
 
-/** Runs `work` with a client and closes the client afterwards. */
+/** Runs `work` with a client for the rollout server that the options name, and closes the client afterwards. */
 export async function withClient<T>(options: ConnectionOptions, work: (client: FloeClient) => Promise<T>): Promise<T> {
   const url = options.url ?? process.env.FLOE_URL ?? DEFAULT_SERVER_URL;
   const client = new FloeClient({ url, token: findToken(options), tls: clientTls(options) });
@@ -33,8 +33,8 @@ export async function withClient<T>(options: ConnectionOptions, work: (client: F
 }
 
 /**
- * Returns the TLS files of a client; `undefined` when Node's own trust store is enough, including `$NODE_EXTRA_CA_CERTS`. Throws
- * `bad_request` when only one of certificate and key is given.
+ * Returns the certificate files for a client; `undefined` when neither the options nor `$FLOE_CA` name one. Node's own trust store then
+ * applies, including `$NODE_EXTRA_CA_CERTS`. Throws `bad_request` when only one of certificate and key is given.
  */
 export function clientTls({ ca, clientCert, clientKey }: ClientTlsOptions): ClientTlsFiles | undefined {
   tlsFilePair('--client-cert', clientCert, '--client-key', clientKey);
@@ -43,7 +43,7 @@ export function clientTls({ ca, clientCert, clientKey }: ClientTlsOptions): Clie
   return { ca: authorities, cert: clientCert, key: clientKey };
 }
 
-/** Returns a certificate and its key; `null` when neither is given. Throws `bad_request` when only one of them is given. */
+/** Returns the files of a certificate and its key; `null` when neither is given. Throws `bad_request` when only one of them is given. */
 export function tlsFilePair(
   certOption: string,
   cert: string | undefined,

@@ -15,10 +15,10 @@ import { startNode, startServer } from './stack.ts';
 import { readTaskFile } from './yaml-file.ts';
 
 export type DemoTask = { readonly name: string; readonly taskFile: string; readonly scenarioFile: string };
-/** A task that this machine cannot run. */
+/** A demo task that is skipped because this machine lacks the program `missing`. */
 type SkippedTask = { readonly name: string; readonly missing: string };
 
-/** The demo's tasks in examples/tasks, and the programs that their tests need. */
+/** Names of the demo's tasks in examples/tasks, and the programs that their tests need. */
 const TASKS = [
   { name: 'js-pagination', needs: [] },
   { name: 'py-roman', needs: ['python3'] },
@@ -26,10 +26,10 @@ const TASKS = [
   { name: 'c-ring', needs: ['cc'] },
 ] as const;
 
-/** The directories with programs that a sandbox can see: those of the host in /usr and /bin. */
+/** Directories of the host in which a sandbox can run programs. A task's programs must be in one of them. */
 const SANDBOX_PATH = ['/usr/local/bin', '/usr/bin', '/bin'];
 
-/** Returns the tasks that this machine can run, and those that it cannot run with the missing program. */
+/** Returns the demo tasks that this machine can run, and the others with the program that is missing. */
 export function demoTasks(): { tasks: DemoTask[]; skipped: SkippedTask[] } {
   const tasks: DemoTask[] = [];
   const skipped: SkippedTask[] = [];
@@ -56,7 +56,7 @@ function hasProgram(name: string): boolean {
   });
 }
 
-/** The simulated engine, the server and the node of the demo, all in this process. */
+/** The parts of the demo, all in this process: the simulated engine, the rollout server and the node. */
 export type DemoStack = {
   readonly sim: SimServer;
   readonly serverUrl: string;
@@ -64,7 +64,7 @@ export type DemoStack = {
   close(): Promise<void>;
 };
 
-/** Results of all sessions, and the name of a task by its id. */
+/** The results of all sessions of the demo, and a function that returns the name of a task by its id. */
 export type DemoRun = { readonly results: readonly SessionResult[]; readonly taskName: (taskId: string) => string };
 
 export async function startDemo(dir: string, tasks: readonly DemoTask[], backend: RuntimeBackend): Promise<DemoStack> {
@@ -105,7 +105,7 @@ export async function startDemo(dir: string, tasks: readonly DemoTask[], backend
   }
 }
 
-/** Submits every task, prints progress, and reads the results by cursor as a trainer does. */
+/** Submits every demo task, prints progress, and reads the results by cursor as a trainer does. */
 export async function runDemo(stack: DemoStack, tasks: readonly DemoTask[], samples: number): Promise<DemoRun> {
   const client = new FloeClient({ url: stack.serverUrl, token: stack.token });
   try {
@@ -140,7 +140,7 @@ async function watch(client: FloeClient, progress: DemoProgress, signal: AbortSi
   }
 }
 
-/** Writes `traces.jsonl` with one trace per line, and a JSON file with the whole result of each session. */
+/** Writes `traces.jsonl`, which has one trace per line, and for each session a JSON file with its whole result. */
 export async function writeTraces(dir: string, run: DemoRun): Promise<void> {
   await mkdir(dir, { recursive: true });
   const lines: string[] = [];
@@ -156,7 +156,7 @@ export async function writeTraces(dir: string, run: DemoRun): Promise<void> {
 
 const STAGES: readonly SessionStatus[] = ['QUEUED', 'LEASED', 'INIT', 'READY', 'RUNNING', 'POSTRUN'];
 
-/** Prints a line to stderr for each session that ends. On a terminal, a status line below is rewritten with each event. */
+/** Prints a line to stderr for each session that ends. On a terminal it also prints a status line below, which every event updates. */
 class DemoProgress {
   private readonly total: number;
   private readonly taskName: (taskId: string) => string;

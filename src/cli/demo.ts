@@ -39,7 +39,7 @@ async function demo(options: Options): Promise<void> {
   const home = join(process.cwd(), '.floe');
   const dir = join(home, 'demo');
   await mkdir(home, { recursive: true });
-  // Another demo may still run in this directory, for example with --keep. It must not lose its files.
+  // Locks the directory, because another demo may still run in it, for example with --keep, and its files would be deleted.
   const unlock = await acquireLock(join(home, 'demo.lock'), `the demo directory ${dir}`);
   try {
     await rm(dir, { recursive: true, force: true });
@@ -72,7 +72,10 @@ async function runIn(dir: string, { tasks, samples, backend, options }: Job): Pr
   }
 }
 
-/** Throws `bad_request` for an unknown runtime and `runtime_unavailable` for one that does not work on this machine. */
+/**
+ * Tests a runtime that the user chose. Throws `bad_request` for an unknown runtime, and `runtime_unavailable` for one that does not work on
+ * this machine.
+ */
 async function requireBackend(backend: RuntimeBackend): Promise<BackendChoice> {
   const problem = (await probeBackends()).get(backend);
   if (problem === undefined) throw new FloeError('bad_request', `--backend: ${backend} is not a known runtime`);
@@ -91,10 +94,7 @@ async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promis
   await waitForSignal();
 }
 
-/**
- * Prints the results of all tasks, the differences between trained tokens and the tokens that the simulated engine recorded as sampled,
- * and the closing line.
- */
+/** Prints the results of all tasks, their differences from the engine's ledger of sampled tokens, and the closing line. */
 function printSummary(
   run: DemoRun,
   report: LedgerReport,

@@ -22,7 +22,7 @@ import type { BackendChoice } from './backend.ts';
 import { paint, printLine } from './print.ts';
 import { startNode, startServer } from './stack.ts';
 
-/** The result of one check. `remedy` is one line with what to do; `null` when there is nothing to do. */
+/** The result of one check. `remedy` is one line that describes how to fix a failure; `null` when nothing needs to be fixed. */
 export type Finding = {
   readonly part: string;
   readonly ok: boolean;
@@ -30,7 +30,7 @@ export type Finding = {
   readonly remedy: string | null;
 };
 
-/** Width of the longest part name, so that the texts are aligned. */
+/** Number of columns that a part's name is padded to, so that the texts are aligned. */
 const PART_COLUMNS = 22;
 
 function passed(part: string, text: string): Finding {
@@ -41,16 +41,16 @@ function failed(part: string, text: string, remedy: string | null): Finding {
   return { part, ok: false, text, remedy };
 }
 
-/** Prints a finding, and its remedy in a second line. */
+/** Prints the result of a check, and its remedy in a second line. */
 export function printFinding({ part, ok, text, remedy }: Finding): void {
   printLine(`${ok ? paint('green', 'ok  ') : paint('red', 'fail')}  ${part.padEnd(PART_COLUMNS)} ${text}`);
   if (remedy !== null) printLine(`      ${' '.repeat(PART_COLUMNS)} → ${remedy}`);
 }
 
-/** Number of last characters of each output stream that a hint shows: they mostly contain the reason. */
+/** Most characters from the end of each output stream of the agent that a hint quotes: the end mostly contains the reason of a failure. */
 const TAIL_CHARS = 600;
 
-/** The agent as the command line describes it; `settings` is JSON text. */
+/** The options that describe the agent to check. `settings` is JSON text. */
 export type HarnessOptions = {
   readonly harness: string;
   readonly dialect?: string | undefined;
@@ -58,18 +58,19 @@ export type HarnessOptions = {
   readonly customShell?: string | undefined;
 };
 
-/** What the check uses of this machine. */
+/** What a check of a harness uses of this machine. */
 type Machine = {
   readonly harnessDir: string;
   chooseBackend(): Promise<BackendChoice>;
-  /** Aborts the check; everything that it started is stopped before it rejects. */
+  /** Aborts the check. Everything that the check started is stopped before it rejects. */
   readonly signal: AbortSignal;
 };
 
 /**
- * Checks a harness on this machine with one scripted turn: it starts, its request arrives, it accepts the reply, and the recorded tokens
- * are those of the engine. Stops at the first failed step that all later steps need. Rejects with `unknown_harness`, `schema_violation`,
- * `unsupported` or `malformed_json` for options that are not valid, and with the signal's reason when it aborts.
+ * Checks a harness on this machine with one scripted turn: whether the harness starts, its request arrives, it accepts the reply, and the
+ * recorded tokens are those of the engine. Stops at the first failed check, because later checks depend on it. Rejects with
+ * `unknown_harness`, `schema_violation`, `unsupported` or `malformed_json` for invalid options, and with the signal's reason when the
+ * signal aborts.
  */
 export async function examineHarness(options: HarnessOptions, machine: Machine): Promise<Finding[]> {
   const adapter = findHarness(options.harness);
@@ -109,7 +110,7 @@ async function installationFinding(adapter: HarnessAdapter, agent: AgentSpec, ha
   return failed('installed', `${name} ${install.version} is not installed`, `floe harness install ${name}`);
 }
 
-/** Returns the findings of a probe step by step, up to and including the first failed step. */
+/** Returns the results of the checks of a session in order, up to and including the first failed one. */
 export function findingsOf(probe: Probe, dialect: DialectName): Finding[] {
   const findings: Finding[] = [];
   for (const step of STEPS) {
@@ -175,22 +176,22 @@ function tokensExact({ result, ledger }: Probe): Finding {
 
 function problemOf({ outcome, error }: Probe['result']): string {
   if (error === null) return outcome;
-  // Messages may contain the output of a program, which has several lines.
+  // Joins the lines of the message, which may contain the output of a program, because a result is printed on one line.
   const reason = `${error.code}: ${error.message.replaceAll(/\s*\n\s*/g, ' ')}`;
   return outcome === error.code ? reason : `${outcome}: ${reason}`;
 }
 
-/** Returns the end of the agent's output on one line, because a hint is one line. */
+/** Returns the last characters of the agent's output on one line, because a hint is printed on one line. */
 function outputTail({ agent }: Probe['result']): string {
   const tails = [agent?.stdout_tail, agent?.stderr_tail].map((text) => (text ?? '').trim().slice(-TAIL_CHARS));
   const quoted = tails.filter((text) => text !== '').map((text) => JSON.stringify(text));
   return quoted.length === 0 ? 'no output' : quoted.join(' and ');
 }
 
-/** An instruction that needs no tool, so that the agent ends after one turn. */
+/** Instruction for the checked agent. It needs no tool, so the agent ends after one turn. */
 const INSTRUCTION = 'Answer with one short sentence. Do not use any tool.';
 
-/** The scripted turn. Its text is sampled, so that the log-probabilities are not trivial. */
+/** The reply of the simulated engine. Its text is sampled, so that the log-probabilities are not all 0. */
 const SCENARIO: ScenarioInput = {
   name: 'doctor',
   rules: [
@@ -211,13 +212,13 @@ const SCENARIO: ScenarioInput = {
   ],
 };
 
-/** Context window of the simulated engine, larger than the system prompt of any harness. */
+/** Context window of the simulated engine in tokens, larger than the system prompt of any harness. */
 const WINDOW_TOKENS = 131_072;
 
-/** Time limit of the session, s. The slowest harness needs about ten seconds. */
+/** Time limit of the checked session, s. The slowest harness needs about ten seconds. */
 const TIMEOUT_SECONDS = 60;
 
-/** The result of the one session of a check. */
+/** What a check recorded of its one session: the result, the completions and the comparison with the engine's ledger. */
 export type Probe = {
   readonly result: SessionResult;
   readonly completions: readonly CompletionRecord[];
@@ -225,8 +226,8 @@ export type Probe = {
 };
 
 /**
- * Runs one session of the agent on this machine with a separate simulated engine, server and node, which are closed when it settles.
- * Rejects when a part cannot start, when the submission is refused, and with the signal's reason when it aborts.
+ * Runs one session of the agent on this machine. Starts a simulated engine, a server and a node for it, and closes them before it settles.
+ * Rejects when one of them cannot start, when the submission is refused, and with the signal's reason when the signal aborts.
  */
 export async function probeAgent(
   agent: AgentSpec,
@@ -270,7 +271,7 @@ async function runOne(client: FloeClient, sim: SimServer, agent: AgentSpec, sign
   await client.submit({ instruction: INSTRUCTION, timeout_seconds: TIMEOUT_SECONDS, max_attempts: 1, agent }, signal);
   for await (const result of client.results({ signal })) {
     const bytes = result.completion_count === 0 ? '[]' : await client.completions(result.session_id, { signal });
-    // The server is floe's own, so its reply needs no validation.
+    // The reply is not validated, because it comes from floe's own server in this process.
     const completions = parseJson(bytes) as CompletionRecord[];
     return { result, completions, ledger: checkAgainstLedger([result], sim.ledger.entries(), 'processed') };
   }

@@ -19,10 +19,10 @@ type Options = {
   json?: boolean;
 };
 
-/** Exit code of a program that was ended by Ctrl-C, as in shells. */
+/** Exit code after Ctrl-C, the same as in shells. */
 const INTERRUPTED_EXIT_CODE = 130;
 
-/** Programs that sessions use from the host's /usr, with their purpose. */
+/** Programs that sessions use from the host's /usr, each with its purpose. */
 const PROGRAMS = [
   ['git', 'to carry an agent’s changes to a fresh runtime'],
   ['tar', 'to copy files into a sandbox'],

@@ -18,7 +18,7 @@ type AddOptions = ChangeOptions & {
   replace?: boolean;
 };
 
-/** `floe engines …`: lists and changes the inference servers of a rollout server. */
+/** Registers the commands of `floe engines`, which list and change the inference servers of a rollout server. */
 export function registerEngines(program: Command): void {
   const engines = program.command('engines').description('list and change the inference servers that sessions use');
   withConnectionOptions(
@@ -91,7 +91,7 @@ function waitOf(options: ChangeOptions): { waitSeconds: number } {
   return { waitSeconds: Number(options.wait ?? 0) };
 }
 
-/** Builds the engine from the options. Absent options are omitted, so that the server's defaults apply. */
+/** Builds the description of an engine from the options. It omits absent options, so that the server's defaults apply. */
 function specOf(url: string, options: AddOptions): EngineSpecInput {
   const key = engineKey(options.apiKeyFile);
   return {
@@ -131,7 +131,7 @@ function printChange(change: EngineChange, options: ConnectionOptions): void {
   if (change.problems.length > 0) process.exitCode = 1;
 }
 
-/** Prints the policy version, a table of the engines on each node, and their problems. */
+/** Prints the policy version, a table of the engines on each node, and the problems of the engines. */
 function printStatus(status: EnginesStatus): void {
   const paused = status.paused === null ? '' : `, paused (${status.paused}, calls ${status.while_paused})`;
   printLine(`policy version ${status.policy_version ?? 'not set'}${paused}`);
@@ -158,7 +158,7 @@ function printStatus(status: EnginesStatus): void {
     printLine('No engine is registered. Add one with: floe engines add http://HOST:PORT');
 }
 
-/** Describes the form in which an engine accepts prompts. */
+/** Returns the form in which an engine accepts prompts, as the table of engines shows it: `text only`, `chat` or `tokens`. */
 function promptsOf(capabilities: { readonly token_ids: boolean; readonly token_input: string }): string {
   if (!capabilities.token_ids) return 'text only';
   return capabilities.token_input === 'none' ? 'chat' : 'tokens';

@@ -69,8 +69,9 @@ export function registerGateway(program: Command): void {
 }
 
 /**
- * Runs the node until a signal. Then its sessions may finish for `drainSeconds`, or until the next signal; the others return to the queue.
- * Rejects after everything has ended when a newer process takes over the node's id.
+ * Runs the node until SIGINT or SIGTERM. After that the node takes no more sessions, and its running sessions may finish for
+ * `drainSeconds`, or until the next signal; sessions that still run then return to the queue. Also ends when a newer process takes over the
+ * node's id, and then rejects after the node has closed.
  */
 async function runUntilStopped(node: Gateway, drainSeconds: number): Promise<void> {
   const over = new AbortController();
@@ -82,7 +83,7 @@ async function runUntilStopped(node: Gateway, drainSeconds: number): Promise<voi
       await Promise.race([node.drain(), displaced, waitForSignal(over.signal), timeLimit]);
     }
   } finally {
-    // From here on a signal ends the process immediately.
+    // Removes the signal handlers, so that a further signal ends the process immediately.
     over.abort();
     printNote('The remaining sessions of this node are ended and return to the queue.');
     await node.close();

@@ -51,14 +51,14 @@ async function list(options: { json?: boolean }): Promise<void> {
   );
 }
 
-/** Installs the harnesses one after the other, because they share the network and the disk. Stops at the first failure. */
+/** Installs the harnesses one after the other, because all downloads share the network and the disk. Stops at the first failure. */
 async function install(names: readonly string[], { all = false }: { all?: boolean }): Promise<void> {
   if (all === names.length > 0) {
     throw new FloeError('bad_request', 'give either the names of harnesses to install, or --all');
   }
   const cacheDir = harnessDir();
   const selected = all ? [...harnessInstalls().keys()] : names;
-  // Unknown names are reported before the first download.
+  // Rejects an unknown name before the first download.
   for (const name of selected) await harnessStatus(name, cacheDir);
   for (const name of selected) {
     printLine((await installHarness(name, { cacheDir, log: printNote })) ?? `${name} needs no installation.`);

@@ -3,12 +3,12 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 
-/** The directory of floe's persistent data and secrets: `$FLOE_HOME`, else `~/.floe`. */
+/** Returns the directory of floe's persistent data and secrets: `$FLOE_HOME`, else `~/.floe`. */
 export function floeHome(): string {
   return process.env.FLOE_HOME ?? join(homedir(), '.floe');
 }
 
-/** The directory of installed harnesses: `$FLOE_HARNESS_DIR`, else a folder in the user's cache directory. */
+/** Returns the directory of installed harnesses: `$FLOE_HARNESS_DIR`, else a folder in the user's cache directory. */
 export function harnessDir(): string {
   return (
     process.env.FLOE_HARNESS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'harnesses')
@@ -19,7 +19,7 @@ function tokenPath(home: string): string {
   return join(home, 'control-token');
 }
 
-/** Returns the control token of a floe home. Creates it on first use, readable only by its owner. */
+/** Returns the bearer token in a floe home. Creates its file on first use, readable only by its owner. */
 export function ensureToken(home: string): string {
   const existing = readToken(home);
   if (existing !== null) return existing;
@@ -28,13 +28,13 @@ export function ensureToken(home: string): string {
   return readToken(home) ?? ensureToken(home);
 }
 
-/** Returns the control token of a floe home; `null` when there is no such file. */
+/** Returns the bearer token in a floe home; `null` when it has no token file. */
 export function readToken(home: string): string | null {
   const path = tokenPath(home);
   return existsSync(path) ? readFileSync(path, 'utf8').trim() : null;
 }
 
-/** Returns the secrets that sign callbacks, from the file `callback-secret` of a floe home; empty when there is no such file. */
+/** Returns the secrets that sign callbacks, from the file `callback-secret` in a floe home; an empty list when the file does not exist. */
 export function readCallbackSecrets(home: string): string[] {
   const path = join(home, 'callback-secret');
   return existsSync(path)

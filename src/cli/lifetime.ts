@@ -3,7 +3,8 @@ import { linkAbort } from '../core/abort.ts';
 import { FloeError } from '../core/errors.ts';
 
 /**
- * Resolves on SIGINT or SIGTERM, or when `over` aborts. A signal after that ends the process immediately, which is Node's default.
+ * Waits for SIGINT or SIGTERM, or until `over` aborts. Its signal handlers are then removed, so that a further signal ends the process
+ * immediately, which is Node's default.
  */
 export async function waitForSignal(over?: AbortSignal): Promise<void> {
   const { signal, abort, release } = linkAbort(over);
@@ -17,7 +18,10 @@ export async function waitForSignal(over?: AbortSignal): Promise<void> {
   }
 }
 
-/** Creates the error with which a process ends after a newer process took over its node id, from the error of the server. */
+/**
+ * Returns the error with which a node process exits after a newer process took over its node id. `takeover` is the error that the server
+ * returned.
+ */
 export function displacedError(takeover: FloeError): FloeError {
   return new FloeError('setup_failed', takeover.message, { ...takeover.details, code: takeover.code }, takeover);
 }

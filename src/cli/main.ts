@@ -8,7 +8,10 @@ import { printError } from './print.ts';
 
 type Register = (program: Command) => void;
 
-/** The commands, loaded on demand: the modules of the server and the simulated engine take half a second to load. */
+/**
+ * Functions that load each command by its name. Commands are loaded on demand, because the modules of the server and the simulated engine
+ * take half a second to load.
+ */
 const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   up: async () => (await import('./up.ts')).registerUp,
   server: async () => (await import('./server.ts')).registerServer,
@@ -34,7 +37,7 @@ const program = new Command('floe')
   .version(packageVersion())
   .showHelpAfterError();
 
-// `floe results --json | head` closes standard output early, which is not a failure.
+// Exits without an error when the reader closes standard output early, as in `floe results --json | head`.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code === 'EPIPE') process.exit(0);
   throw error;
@@ -42,7 +45,8 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 
 try {
   const loadCommand = COMMANDS[process.argv[2] ?? ''];
-  // The help and the suggestions for a mistyped command list every command.
+  // Loads every command when the command line names none that exists, because the help and the suggestions for a mistyped command list all
+  // of them.
   const loaders = loadCommand === undefined ? Object.values(COMMANDS) : [loadCommand];
   for (const load of loaders) (await load())(program);
   const hasTopology = process.argv.some((arg) => /^--topology(=|$)/.test(arg));
@@ -51,7 +55,7 @@ try {
   );
 } catch (error) {
   printError(error, process.argv.includes('--json'));
-  // Exit code 2 means that the input was refused; 1 is any other failure.
+  // Exits with 2 when the input was refused, and with 1 after any other failure.
   process.exitCode = FloeError.is(error) && error.status < 500 ? 2 : 1;
 }
 

@@ -32,7 +32,7 @@ export type NodeOptions = {
   controlPort: string;
 };
 
-/** The options of a node, shared by `floe up` and `floe gateway`. */
+/** Adds the options of a node, which `floe up` and `floe gateway` share. */
 export function withNodeOptions(command: Command): Command {
   return withConfigOption(command)
     .option('--engine <url...>', 'URLs of inference servers, without /v1; `floe engines add` adds more later', [])
@@ -75,13 +75,13 @@ export function withNodeOptions(command: Command): Command {
     .option('--control-port <port>', 'port of the control listener; 0 chooses a free one', '0');
 }
 
-/** The part of a node's configuration that does not come from `NodeOptions`. */
+/** The settings of a node that do not come from `NodeOptions`, but from the config file and the caller. */
 type OtherSettings = Settings['node'] &
   Pick<GatewayConfigInput, 'server_url' | 'server_tls' | 'control_tls' | 'token' | 'state_dir' | 'harness_dir'> & {
     backend: RuntimeBackend;
   };
 
-/** Builds the configuration of a node. */
+/** Builds the configuration of a node from its options and `other`. */
 export function nodeConfig(options: NodeOptions, other: OtherSettings): GatewayConfigInput {
   const cores = cpus().length;
   const { backend, ...connection } = other;
@@ -91,7 +91,7 @@ export function nodeConfig(options: NodeOptions, other: OtherSettings): GatewayC
     pools: {
       init: Number(options.init ?? 2 * cores),
       ready: Number(options.ready ?? cores),
-      // An agent waits for the engine most of the time, so a core can run several agents.
+      // By default there are several agents per core, because an agent waits for the engine most of the time.
       run: Number(options.run ?? 4 * cores),
       postrun: Number(options.postrun ?? 2 * cores),
     },
@@ -116,7 +116,10 @@ export function nodeConfig(options: NodeOptions, other: OtherSettings): GatewayC
   };
 }
 
-/** Parses `--builder` options to module paths by name. Throws `bad_request` for an option that is not `name=module`. */
+/**
+ * Parses the `--builder` options. Returns the paths of the builder modules by name. Throws `bad_request` for an option that is not
+ * `name=module`.
+ */
 export function builderModules(options: readonly string[]): Record<string, string> {
   const entries = options.map((option): [string, string] => {
     const [name = '', ...path] = option.split('=');
@@ -126,7 +129,7 @@ export function builderModules(options: readonly string[]): Record<string, strin
   return Object.fromEntries(entries);
 }
 
-/** Parses `--start-limit` options to limits by runtime. The values are validated with the rest of the configuration. */
+/** Parses the `--start-limit` options. Returns the limits by runtime, which are validated with the rest of the configuration. */
 function startLimits(options: readonly string[]): Record<string, number> {
   return Object.fromEntries(
     options.map((option): [string, number] => {
@@ -138,7 +141,7 @@ function startLimits(options: readonly string[]): Record<string, number> {
   );
 }
 
-/** Derives a node id from the host name, which may contain characters that ids may not. */
+/** Derives a node id from the host name. Characters that are not allowed in ids become hyphens. */
 function defaultNodeId(): string {
   return hostname().replaceAll(/[^A-Za-z0-9._-]/g, '-') || 'node';
 }

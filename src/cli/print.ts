@@ -1,12 +1,12 @@
 import { styleText } from 'node:util';
 import { FloeError } from '../core/errors.ts';
 
-/** Whether standard output is a terminal that shows colours. */
+/** Whether to print colours: standard output is a terminal and NO_COLOR is not set. */
 const hasColour = process.stdout.isTTY === true && process.env.NO_COLOR === undefined;
 
 type Style = 'bold' | 'dim' | 'green' | 'red' | 'yellow' | 'cyan';
 
-/** Adds a terminal style to a text, when colours are shown. */
+/** Adds a terminal style to a text. Returns the text unchanged when colours are off. */
 export function paint(style: Style, text: string): string {
   return hasColour ? styleText(style, text) : text;
 }
@@ -16,7 +16,7 @@ export function printLine(text = ''): void {
   process.stdout.write(`${text}\n`);
 }
 
-/** Prints progress or a remark to standard error, so that scripts can parse standard output. */
+/** Prints progress or a note to standard error, so that standard output contains only data for scripts. */
 export function printNote(text: string): void {
   process.stderr.write(`${text}\n`);
 }
@@ -29,12 +29,12 @@ export function printJson(value: unknown): void {
 const ESCAPE = String.fromCharCode(27);
 const ANSI = new RegExp(`${ESCAPE}\\[[0-9;]*m`, 'g');
 
-/** Number of visible characters. */
+/** Returns the number of visible characters, without terminal styles. */
 function width(text: string): number {
   return text.replace(ANSI, '').length;
 }
 
-/** Formats rows in columns that are as wide as their widest cell. Numbers are right-aligned; `null` is shown as a dash. */
+/** Formats a table whose columns are as wide as their widest cells. Numbers are right-aligned, and `null` becomes a dash. */
 export function formatTable(header: readonly string[], rows: readonly (readonly (string | number | null)[])[]): string {
   const cells = rows.map((row) => row.map((cell) => (cell === null ? '-' : String(cell))));
   const widths = header.map((title, i) => Math.max(width(title), ...cells.map((row) => width(row[i] ?? ''))));
@@ -52,7 +52,7 @@ export function formatTable(header: readonly string[], rows: readonly (readonly 
   return [paint('dim', format(header)), ...cells.map(format)].join('\n');
 }
 
-/** Prints an error to standard error with a hint how to fix it, or as JSON to standard output. */
+/** Prints an error: with a hint how to fix it to standard error, or as JSON to standard output. */
 export function printError(error: unknown, asJson: boolean): void {
   if (!FloeError.is(error)) {
     printNote(error instanceof Error ? (error.stack ?? error.message) : String(error));

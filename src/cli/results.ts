@@ -30,7 +30,7 @@ export function registerResults(program: Command): void {
       const limit = follow ? Number.POSITIVE_INFINITY : Number(options.limit);
       const after = options.after === undefined ? {} : { after: Number(options.after) };
       const reader = { ...optionalField('consumer', options.consumer), ...optionalField('trainer', options.trainer) };
-      // Without a consumer this is an inspection, which must not mark results as collected.
+      // Without a consumer the command only inspects results, so it must not mark them as collected.
       const peek = options.consumer === undefined;
       let cursor = options.after;
       let count = 0;
@@ -46,7 +46,10 @@ export function registerResults(program: Command): void {
   });
 }
 
-/** Returns the command that prints the following results. It names the consumer, because results count as collected only with it. */
+/**
+ * Returns the command that continues after the printed results. It names the consumer when there is one, because results count as collected
+ * only for a consumer.
+ */
 function nextCommand(options: Options): string {
   const names = (['consumer', 'trainer', 'after'] as const).filter((name) => options[name] !== undefined);
   return ['floe results', ...names.map((name) => `--${name} ${options[name]}`)].join(' ');

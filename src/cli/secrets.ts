@@ -6,8 +6,8 @@ import { type RolloutConfigInput, roleSchema } from '../rollout/config.ts';
 import { ensureToken, floeHome, readCallbackSecrets, readToken } from './home.ts';
 
 /*
- * Secrets come from files, the environment or the floe home, never from arguments, which every user of the machine can read. No error
- * message contains what was read.
+ * Secrets are read from files, the environment or the floe home. They are never arguments, because every user of the machine can read
+ * arguments. No error message contains a secret.
  */
 
 export type TokenOptions = { tokenFile?: string };
@@ -15,13 +15,16 @@ export type TokenOptions = { tokenFile?: string };
 export const TOKEN_FILE = '--token-file <file>';
 export const TOKEN_HELP = 'file with the control token (default: $FLOE_TOKEN, else the token in the floe home)';
 
-/** Returns the token of a client or node; `null` when none is configured. */
+/** Returns the bearer token for a client or node; `null` when none is configured. */
 export function findToken({ tokenFile }: TokenOptions): string | null {
   if (tokenFile !== undefined) return readSecret('--token-file', tokenFile);
   return environmentVariable('FLOE_TOKEN') ?? readToken(floeHome());
 }
 
-/** Returns the token of a server. Creates that of the floe home on first use. Throws `setup_failed` for a missing file. */
+/**
+ * Returns the bearer token of a server: a configured one, else that of the floe home, which is created on first use. Throws `setup_failed`
+ * when the file of `--token-file` does not exist.
+ */
 function serverToken(options: TokenOptions): string {
   const { tokenFile } = options;
   if (tokenFile !== undefined && !existsSync(tokenFile)) {
@@ -44,8 +47,8 @@ export function withSecretOptions(command: Command): Command {
 }
 
 /**
- * Returns the tokens and callback secrets of a server; no tokens when `auth` is false. Throws `setup_failed` for a file that cannot be
- * read and `bad_request` for an invalid line.
+ * Returns the tokens and callback secrets of a server, without tokens when `auth` is false. Throws `setup_failed` for a file that cannot be
+ * read, and `bad_request` for an invalid line.
  */
 export function serverSecrets(
   options: ServerSecretOptions & { auth?: boolean },
@@ -55,7 +58,7 @@ export function serverSecrets(
   return { ...tokens, callback_secrets: callbackSecrets(options) };
 }
 
-/** Returns the API key of an engine; `undefined` when none is configured. */
+/** Returns the API key with which floe calls an engine; `undefined` when none is configured. */
 export function engineKey(file: string | undefined): string | undefined {
   if (file !== undefined) return readSecret('--api-key-file', file);
   return environmentVariable('FLOE_ENGINE_API_KEY');
@@ -96,7 +99,10 @@ function readText(option: string, file: string): string {
   }
 }
 
-/** Returns an environment variable; `undefined` when it is empty, because scripts unset variables that way. */
+/**
+ * Returns the value of an environment variable; `undefined` when it is unset or empty, because scripts often unset a variable by making it
+ * empty.
+ */
 function environmentVariable(name: string): string | undefined {
   return process.env[name]?.trim() || undefined;
 }

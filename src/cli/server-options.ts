@@ -7,12 +7,12 @@ import { tlsFilePair } from './connection.ts';
 
 export type StorageOptions = { database?: string; databaseFile?: string; blobs?: string };
 
-/** The database and the blobs of a server; `null` for those in the server's own directory. */
+/** The locations of a server's database and blobs. A location is `null` when the data is in the server's own directory. */
 export type Storage = Pick<StoreLocation, 'database' | 'blobs'>;
 
 export const EMBEDDED_STORAGE: Storage = { database: null, blobs: null };
 
-/** Adds the options that choose where a server stores its data. */
+/** Adds the options that choose where a server stores its database and blobs. */
 export function withStorageOptions(command: Command): Command {
   return command
     .option(
@@ -27,8 +27,8 @@ export function withStorageOptions(command: Command): Command {
 }
 
 /**
- * Returns the storage that the options name, else the environment. Throws `bad_request` for a password in the arguments, because every
- * user of the machine can read arguments.
+ * Returns the storage that the options name, else the environment variables. Throws `bad_request` when an argument contains a password,
+ * because every user of the machine can read arguments.
  */
 export function storageOf(options: StorageOptions): Storage {
   if (options.database !== undefined && options.databaseFile !== undefined) {
@@ -73,7 +73,7 @@ export type ListenerOptions = {
   adminListen?: string;
 };
 
-/** Adds the options for TLS and for further listeners of a server. */
+/** Adds the options of a server for TLS and for additional listeners. */
 export function withListenerOptions(command: Command): Command {
   return command
     .option('--tls-cert <file>', 'certificate chain in PEM format; reloaded when the file changes')
@@ -83,7 +83,9 @@ export function withListenerOptions(command: Command): Command {
     .option('--admin-listen <host:port>', 'separate listener for metrics');
 }
 
-/** Returns the listeners that the options describe. Throws `bad_request` with the name of a wrong option. */
+/**
+ * Returns the TLS files and the additional listeners that the options describe. Throws `bad_request` with the name of an invalid option.
+ */
 export function listenersOf(
   options: ListenerOptions,
 ): Pick<RolloutConfigInput, 'tls' | 'node_listener' | 'admin_listener'> {

@@ -20,8 +20,8 @@ import { EMBEDDED_STORAGE, type Storage } from './server-options.ts';
 export type RunningServer = ListenerUrls & { close(): Promise<void> };
 
 /**
- * Starts a rollout server on `storage`, by default an embedded database in `dir`. Resolves once it listens. Tasks may use floe's builders
- * and those in `customBuilders`, which the nodes must have.
+ * Starts a rollout server in this process. Resolves when it accepts requests. Its data is in `storage`, by default in an embedded database
+ * in `dir`. Tasks may use floe's builders and those in `customBuilders`, which must also be installed on the nodes.
  */
 export async function startServer(
   dir: string,
@@ -31,7 +31,7 @@ export async function startServer(
   storage: Storage = EMBEDDED_STORAGE,
 ): Promise<RunningServer> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  // Only one server may use an embedded database; PostgreSQL supports several servers.
+  // Locks the directory of an embedded database, which only one server may use. Several servers may share one PostgreSQL.
   const unlock =
     storage.database === null
       ? await acquireLock(join(dir, 'server.lock'), `the server directory ${dir}`)
@@ -84,7 +84,7 @@ async function openServer(
   }
 }
 
-/** Starts a node. Resolves once it is registered with its server. */
+/** Starts a gateway node in this process. Resolves when the node is registered with its server. */
 export async function startNode(input: GatewayConfigInput, log: Logger): Promise<Gateway> {
   const config = parseAs(gatewayConfigSchema, input, 'gateway options');
   const { node_id } = config;

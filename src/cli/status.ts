@@ -32,7 +32,7 @@ function printBottleneck({ bottleneck, holding_back, hints, sessions }: RolloutS
   for (const { limit, where, count, what } of holding_back)
     printLine(`  ${limit} of ${where} holds back ${count} ${what}`);
   for (const { node_id, setting, value, suggested, why } of hints) {
-    // Shows the option of `floe gateway` that sets the value.
+    // Names the setting by the option of `floe gateway` that sets it.
     const option = setting.replace(/^max_(\w+)_workers$/, '--$1 ($&)');
     printLine(`  ${paint('cyan', 'hint')}: ${option} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
   }

@@ -1,7 +1,7 @@
 import { FloeError } from '../core/errors.ts';
 
 const BLOCK_BYTES = 512;
-/** Upper bound on a name or an extended header. No file system allows longer names, so the archive is not valid. */
+/** Most bytes of a name or an extended header. A longer one makes the archive invalid, because no file system allows such names. */
 const MAX_TEXT_BYTES = 1024 * 1024;
 const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
   '0': 'file',
@@ -16,25 +16,26 @@ const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
 export type TarEntry = {
   readonly name: string;
   readonly kind: 'file' | 'folder' | 'link' | 'hard link' | 'other';
-  /** Size of a file's content, including holes; 0 for other kinds. */
+  /** Size of a file's content in bytes, including holes; 0 for an entry that is not a file. */
   readonly bytes: number;
-  /** Target of a link; `null` for other kinds. */
+  /** Target of a link; `null` for an entry that is not a link. */
   readonly target: string | null;
 };
 
-/** Fields of the next entry that preceding extended headers override. */
+/** Values from extended headers, which replace those fields in the header of the entry that follows. */
 type Overrides = { name?: string; target?: string; bytes?: number };
 
 /**
- * Yields the entries of a tar archive from a stream, in bounded memory. Supports the GNU and POSIX formats with long names and sparse
- * files. The archive is not trusted: throws `corrupt_record` when it is invalid, and yields names without any change.
+ * Yields the entries of a tar archive while it reads the archive from a stream, in bounded memory. Supports the GNU and POSIX formats with
+ * long names and sparse files. The archive is not trusted: throws `corrupt_record` when it is invalid. The names are yielded unchanged.
  */
 export async function* tarEntries(chunks: AsyncIterable<Buffer>): AsyncGenerator<TarEntry> {
   const input = new Blocks(chunks);
   let overrides: Overrides = {};
   for (;;) {
     const header = await input.next();
-    // Two empty blocks end an archive, but some programs omit them. Nothing can follow the first one.
+    // An archive ends with two empty blocks, which some programs omit. No entry can follow an empty block, so the first one ends the
+    // archive.
     if (header === null || header.every((byte) => byte === 0)) return;
     verifyChecksum(header);
     const size = numberAt(header, 124, 12);
@@ -64,7 +65,7 @@ function entryOf(header: Buffer, type: string, overrides: Overrides): TarEntry {
   return { name, kind, bytes: kind === 'file' ? (overrides.bytes ?? size) : 0, target };
 }
 
-/** Skips the blocks that continue the map of a GNU sparse file. A byte in each block marks whether another one follows. */
+/** Skips the blocks that continue the map of a GNU sparse file. A byte in each block states whether another block follows. */
 async function skipSparseMap(header: Buffer, input: Blocks): Promise<void> {
   let more = header[482] === 1;
   while (more) {
@@ -74,7 +75,10 @@ async function skipSparseMap(header: Buffer, input: Blocks): Promise<void> {
   }
 }
 
-/** Parses lines of `<length> <key>=<value>\n`, where the length counts the whole line. */
+/**
+ * Parses an extended header in the POSIX format: lines of `<length> <key>=<value>\n`, whose length counts the whole line. Returns the
+ * fields that it replaces.
+ */
 function paxOverrides(text: Buffer): Overrides {
   const overrides: Overrides = {};
   for (let at = 0; at < text.length; ) {
@@ -102,7 +106,7 @@ function untilNul(bytes: Buffer): string {
   return bytes.toString('utf8', 0, end < 0 ? bytes.length : end);
 }
 
-/** Parses a number in octal digits or, when the first bit is set, in binary. */
+/** Parses a number field of a header, in octal digits or, when its first bit is set, in binary. */
 function numberAt(block: Buffer, offset: number, length: number): number {
   const first = block[offset] ?? 0;
   let value = 0;
@@ -131,7 +135,7 @@ class Blocks {
     this.chunks = chunks[Symbol.asyncIterator]();
   }
 
-  /** Resolves to the next block; `null` at the end of the stream. */
+  /** Reads the next block. Resolves to `null` at the end of the stream. */
   async next(): Promise<Buffer | null> {
     if (!(await this.buffer(BLOCK_BYTES))) {
       if (this.buffered.length > 0) throw notATar('its last block is cut off');
@@ -140,7 +144,7 @@ class Blocks {
     return this.take(BLOCK_BYTES);
   }
 
-  /** Reads `bytes` bytes of content and the padding after it. */
+  /** Reads `bytes` bytes of content and skips the padding up to the next block. */
   async text(bytes: number): Promise<Buffer> {
     if (bytes > MAX_TEXT_BYTES) throw notATar('a name is too long');
     if (!(await this.buffer(padded(bytes)))) throw notATar('a name is cut off');
@@ -160,7 +164,7 @@ class Blocks {
     return taken;
   }
 
-  /** Reads until `bytes` bytes are buffered. Resolves to false when the stream ends earlier. */
+  /** Reads from the stream until `bytes` bytes are buffered. Resolves to false when the stream ends earlier. */
   private async buffer(bytes: number): Promise<boolean> {
     const chunks = [this.buffered];
     let length = this.buffered.length;

@@ -13,7 +13,7 @@ import { countOption } from './options.ts';
 import { printJson, printLine, printNote } from './print.ts';
 import { readYamlFile } from './yaml-file.ts';
 
-/** `floe topology …`: checks and applies a file that describes the processes on known machines. */
+/** Registers the commands of `floe topology`, which check and apply a file that describes floe's processes on known machines. */
 export function registerTopology(program: Command): void {
   const topology = program
     .command('topology')
@@ -64,8 +64,8 @@ async function apply(topology: Topology, waitSeconds: number, asJson: boolean): 
 }
 
 /**
- * Replaces `--topology` by the options that the file stands for, in `floe server --topology f [--replica n]` and
- * `floe gateway --topology f --node-id id`. Other options in `argv` come after them and so take precedence.
+ * Replaces `--topology <file>` in the arguments of `floe server` and `floe gateway` by the options that the file contains for this replica
+ * (`--replica`) or node (`--node-id`). The other options in `argv` follow and take precedence.
  */
 export async function withTopology(argv: readonly string[]): Promise<string[]> {
   const [runtime = '', script = '', command = '', ...rest] = argv;
@@ -91,7 +91,7 @@ export async function withTopology(argv: readonly string[]): Promise<string[]> {
   return [runtime, script, command, ...gatewayArguments(topology, id), ...node.others];
 }
 
-/** Returns the value of an option, `null` when it is absent, and the arguments without it. */
+/** Removes an option from arguments. Returns its value, `null` when it is absent, and the other arguments. */
 function takeOption(args: readonly string[], name: string): { value: string | null; others: string[] } {
   const index = args.findIndex((arg) => arg === name || arg.startsWith(`${name}=`));
   const option = args[index];

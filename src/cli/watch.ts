@@ -4,7 +4,7 @@ import type { RolloutEvent, SessionView } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { formatTable, paint, printJson, printLine } from './print.ts';
 
-/** The sessions of a group often fail for the same reason, so only this many errors are printed. */
+/** Most errors that are printed, because the sessions of a group often fail for the same reason. */
 const MAX_SHOWN_ERRORS = 5;
 
 export function registerWatch(program: Command): void {
@@ -15,10 +15,10 @@ export function registerWatch(program: Command): void {
   });
 }
 
-/** Prints each change of a session until the task ends, then a table of its sessions. */
+/** Prints each state change of a task's sessions until the task ends, then a table of the sessions. */
 export async function watchTask(client: FloeClient, taskId: string, asJson: boolean): Promise<void> {
   const stop = new AbortController();
-  // Subscribed before the state is read, so that no change is missed between the two.
+  // Subscribes to events before reading the task's state, so that no change between the two is missed.
   const events = client.events(stop.signal);
   const seen = new Map<string, string>();
   const task = await client.task(taskId);

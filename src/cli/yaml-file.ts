@@ -6,12 +6,12 @@ import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import { type PrepareAction, type TaskRequest, taskRequestSchema } from '../schema/index.ts';
 
-/** Aliases can expand a short file to any size, so a file may use only this many. */
+/** Most aliases in a file. Aliases can expand a short file to any size. */
 const MAX_ALIAS_COUNT = 100;
 
 /**
- * Reads a YAML or JSON file. Throws `setup_failed` when the file cannot be read, `malformed_json` when it is neither YAML nor JSON, and
- * `schema_violation` with the path of every wrong field.
+ * Reads a YAML or JSON file and parses it with a schema. Throws `setup_failed` when the file cannot be read, `malformed_json` when it is
+ * neither YAML nor JSON, and `schema_violation` with the path of every invalid field.
  */
 export async function readYamlFile<T extends z.ZodType>(path: string, schema: T): Promise<z.output<T>> {
   const text = await readFile(path, 'utf8').catch((cause) => {
@@ -20,7 +20,10 @@ export async function readYamlFile<T extends z.ZodType>(path: string, schema: T)
   return parseAs(schema, parseYaml(text, path), path);
 }
 
-/** Reads a task from a YAML or JSON file and resolves its upload sources relative to the file. Throws like `readYamlFile`. */
+/**
+ * Reads a task from a YAML or JSON file. Relative paths of files to upload are resolved from the folder of the file. Throws like
+ * `readYamlFile`.
+ */
 export async function readTaskFile(path: string): Promise<TaskRequest> {
   const task = await readYamlFile(path, taskRequestSchema);
   const folder = dirname(resolve(path));

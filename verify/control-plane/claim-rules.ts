@@ -3,25 +3,34 @@ import type { MemoryState } from './memory-store/state.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Stored times are integers, so comparisons allow for one millisecond of rounding. */
+/** Most that two stored times may differ without a violation, ms: the times are rounded to integers. */
 const ROUNDING_MS = 1;
-/** Each server reads the load of the trainers once a second; shares and limits hold only after this time, ms. */
+/**
+ * Time after which a server surely applies the current load of the trainers, ms: it reads the load once a second. Only after this time does
+ * a violated share or limit count.
+ */
 const LOAD_REFRESH_MS = 1_200;
-/** Sessions that other trainers may get, after that time, while a trainer without any leased session waits. */
+/** Most sessions that other trainers may be leased, once `LOAD_REFRESH_MS` has passed, while a trainer without any leased session waits. */
 const MAX_PASSED_OVER = 4;
 
-/** A trainer with due sessions and no leased one: since when, and how many sessions of others were leased after `LOAD_REFRESH_MS`. */
+/**
+ * State of a trainer that has sessions to lease but none leased: the virtual time since which this is so, and how many sessions of other
+ * trainers were leased more than `LOAD_REFRESH_MS` after it.
+ */
 type Starvation = { readonly sinceMs: number; passedOver: number };
 
-/** The rules for leasing a session to a node. */
+/**
+ * Checks every lease that a server grants: whether the session may be leased to the node, in its order of priority, and fairly among the
+ * trainers.
+ */
 export class ClaimRules {
   private readonly timeline: Timeline;
   private readonly state: MemoryState;
   private readonly plan: Plan;
   private readonly starving = new Map<string, Starvation>();
-  /** Virtual time since which each trainer has had too many uncollected results. */
+  /** Virtual time since which a trainer has had too many uncollected results, by the trainer's name. Other trainers are absent. */
   private readonly heldBackSinceMs = new Map<string, number>();
-  /** The process that was registered for the node when a session was leased, by `session/epoch`. */
+  /** Id of the process that was registered for the node when a session was leased, by `session/epoch`. */
   private readonly owners = new Map<string, string>();
 
   constructor(timeline: Timeline, state: MemoryState, plan: Plan) {
@@ -30,12 +39,12 @@ export class ClaimRules {
     this.plan = plan;
   }
 
-  /** Returns the process that may get a lease, or `undefined` for an unknown lease. */
+  /** Returns the id of the node process to which a server granted a lease; `undefined` when no server granted it. */
   ownerOf(sessionId: string, epoch: number): string | undefined {
     return this.owners.get(`${sessionId}/${epoch}`);
   }
 
-  /** Checks a session that was leased. */
+  /** Checks the lease of a session, given its row before and after the lease was granted. Reports each violation to the timeline. */
   checkClaim(before: SessionRow, after: SessionRow): void {
     const id = after.session_id;
     const node = this.state.nodes.get(after.node_id ?? '');
@@ -62,7 +71,7 @@ export class ClaimRules {
     this.checkFairness(after, nowMs);
   }
 
-  /** Updates which trainers must be held back. Call it with every commit. */
+  /** Recomputes which trainers have too many uncollected results and must get no sessions. Must be called with every commit. */
   updateHeldBack(): void {
     const limit = this.plan.server.max_uncollected_results;
     if (limit === undefined) return;
@@ -79,15 +88,19 @@ export class ClaimRules {
     }
   }
 
-  /** A trainer with too many uncollected results gets no further sessions. */
+  /** Reports a violation when a session is leased to a trainer that has too many uncollected results. */
   private checkBackpressure({ session_id: id, trainer }: SessionRow): void {
     const sinceMs = this.heldBackSinceMs.get(trainer);
-    // With faults a server may be too slow to have read the load by then.
+    // With injected faults a server may read the load of the trainers later than after `LOAD_REFRESH_MS`, so only runs without faults are
+    // checked.
     if (!this.plan.isFaultless || sinceMs === undefined || this.timeline.nowMs - sinceMs < LOAD_REFRESH_MS) return;
     this.fail('back-pressure', `${id} was leased although ${trainer} has too many uncollected results`);
   }
 
-  /** A trainer that waits without any leased session is not passed over repeatedly. */
+  /**
+   * Reports a violation when other trainers are leased more than `MAX_PASSED_OVER` sessions while a trainer without any leased session
+   * waits.
+   */
   private checkFairness({ trainer, node_id }: SessionRow, nowMs: number): void {
     this.starving.delete(trainer);
     const busy = new Set<string>();
@@ -96,7 +109,7 @@ export class ClaimRules {
       if (row.lease_expires_ms !== null) busy.add(row.trainer);
       else if (isDue(row, nowMs, node_id)) waiting.add(row.trainer);
     }
-    // A trainer that is held back gets nothing, rightly; after that its waiting time starts from zero.
+    // A trainer with too many uncollected results rightly gets no session, so its waiting time starts from zero afterwards.
     for (const name of [...this.starving.keys()]) {
       if (busy.has(name) || !waiting.has(name) || this.heldBackSinceMs.has(name)) this.starving.delete(name);
     }
@@ -117,7 +130,7 @@ export class ClaimRules {
   }
 }
 
-/** Whether a queued session may be leased to the node now. */
+/** Whether a session is queued, its backoff is over, and it does not avoid the node. */
 function isDue(row: SessionRow, nowMs: number, nodeId: string | null): boolean {
   const avoids = row.avoid_node === nodeId && row.avoid_until_ms > nowMs;
   return row.status === 'QUEUED' && !avoids && row.not_before_ms <= nowMs;

@@ -22,9 +22,9 @@ export class SimCluster {
   readonly history: History;
   readonly rules: CommitRules;
   engine: EngineState = 'healthy';
-  /** Probability that an announcement from one server to the others is lost. */
+  /** Probability that a message which one server announces to the other servers is lost. */
   announcementLossRate = 0;
-  /** Offset of each host's wall clock from true time, ms; 0 for hosts that are absent. */
+  /** Offset of each host's wall clock from true time, ms, by host name. Hosts that are absent have an offset of 0. */
   readonly wallOffsetMs = new Map<string, number>();
   /** Whether fault injection has ended. */
   faultsEnded = false;
@@ -51,7 +51,7 @@ export class SimCluster {
     return { name, process: null };
   }
 
-  /** Removes all faults of the network, the storage and the engine. */
+  /** Ends fault injection: the network, the database, the blob store and the engine work without faults again. */
   endFaults(): void {
     this.faultsEnded = true;
     this.network.faults = RELIABLE_NETWORK;

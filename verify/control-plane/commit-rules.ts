@@ -10,9 +10,9 @@ import type { Timeline } from './timeline.ts';
 
 type Change<Row> = { readonly before: Row | undefined; readonly after: Row | undefined };
 
-/** The rules for every transaction that is committed. */
+/** Checks the changes of every committed transaction against floe's invariants. */
 export class CommitRules {
-  /** All results that were ever committed, by cursor, including those that were removed later. */
+  /** All results that were ever committed, by cursor. It also holds results that were removed from the database later. */
   readonly results = new Map<number, ResultRow>();
   /** Ids of tasks that were removed. */
   readonly removedTasks = new Set<string>();
@@ -31,7 +31,7 @@ export class CommitRules {
     this.claims = new ClaimRules(timeline, state, plan);
   }
 
-  /** Checks the changes of one transaction. */
+  /** Checks the changed rows of one transaction, and reports each violation to the timeline. */
   check(changes: readonly RowChange[]): void {
     const tables = new Map<string, Map<string, Change<unknown>>>();
     for (const { table, key, before, after } of changes) {
@@ -93,7 +93,10 @@ export class CommitRules {
     this.timeline.record('store', `${after.session_id}/${after.epoch} ${before.status} -> ${after.status}${node}`);
   }
 
-  /** A session that has ended keeps its result; only the bookkeeping of notifying its node may change. */
+  /**
+   * Reports a violation when the status or result of a session changes after it has ended. Only the fields that record whether its node was
+   * notified may change.
+   */
   private checkEnded(before: SessionRow, after: SessionRow): void {
     for (const field of ['status', 'summary', 'attempt', 'epoch', 'unusable'] as const) {
       if (before[field] === after[field]) continue;
@@ -111,7 +114,7 @@ export class CommitRules {
     }
     const delivered = deliveries.find(({ after: row }) => row?.session_id === after.session_id)?.after;
     if (delivered === undefined) {
-      // Without faults every node renews its leases, so none expires.
+      // Without faults every node renews its leases in time, so a lease that expires is a violation.
       if (this.plan.isFaultless)
         this.fail('leases', `${after.session_id} was taken from ${before.node_id} without a fault`);
       return;
@@ -177,14 +180,14 @@ export class CommitRules {
     this.results.set(after.cursor, after);
   }
 
-  /** A result is marked as collected only after a trainer has received it. */
+  /** Reports a violation when a result is marked as collected before a trainer has read it or received it in a callback. */
   private checkCollected({ cursor, task_id: taskId, session_id: id }: ResultRow): void {
     for (const read of this.history.read.values()) if (read.has(cursor)) return;
     if (this.history.callbacks.get(taskId)?.some(({ acknowledged }) => acknowledged) === true) return;
     this.fail('collected', `cursor ${cursor}, ${id}, is marked as collected, but no trainer has received it`);
   }
 
-  /** The commit that registers a newer process requeues the sessions of the older one. */
+  /** Checks that the transaction which registers a newer process of a node also requeues the sessions of the older process. */
   private checkNode({ before, after }: Change<NodeRow>): void {
     if (before === undefined || after === undefined || before.instance === after.instance) return;
     for (const row of this.state.sessions.values()) {
@@ -232,7 +235,7 @@ export class CommitRules {
     }
   }
 
-  /** The counters of a task match its sessions. */
+  /** Reports a violation when the stored counters of a task differ from the number of its sessions in each state. */
   private checkCounters(taskId: string): void {
     const task = this.state.tasks.get(taskId);
     if (task === undefined) return;

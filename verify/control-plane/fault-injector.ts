@@ -4,18 +4,18 @@ import type { FaultKind } from './plan.ts';
 import { SimGateway } from './sim-gateway.ts';
 import type { SimServer } from './sim-server.ts';
 
-/** The processes of a cluster that faults are injected into. */
+/** The servers and nodes of a simulated cluster into which faults are injected. */
 export type ClusterProcesses = {
   readonly servers: readonly SimServer[];
   readonly gateways: SimGateway[];
 };
 
-/** Duration of an outage and of a pause, ms: some pauses are longer than any lease. */
+/** Range of the duration of an outage, and below it of a pause, ms. Some pauses are longer than any lease. */
 const OUTAGE_MS = { from: 20, to: 3_000 };
 const PAUSE_MS = { from: 50, to: 8_000 };
 const HOUR_MS = 3_600_000;
 
-/** Injects faults for the planned period, then removes all of them. */
+/** Injects random faults into a cluster for the period in its plan, then removes all of them. */
 export class FaultInjector {
   private readonly cluster: SimCluster;
   private readonly processes: ClusterProcesses;
@@ -48,7 +48,8 @@ export class FaultInjector {
   }
 
   private inject(kind: FaultKind): void {
-    // Every fault draws the same numbers here, whether it needs them or not.
+    // All random choices are made here, also those that the fault does not use, so that each kind of fault consumes the same random
+    // numbers.
     const { random, timeline } = this.cluster;
     const server = random.pick(this.processes.servers);
     const gateway = random.pick(this.processes.gateways);
@@ -82,7 +83,8 @@ export class FaultInjector {
   }
 
   private killServer(server: SimServer): void {
-    // A single server may have an embedded store, which loses the transactions that are not synced when the machine fails.
+    // A single server may have an embedded store on its own machine. Half of its kills therefore also lose the transactions that were not
+    // synced.
     if (this.processes.servers.length === 1 && this.cluster.random.chance(0.5)) this.cluster.database.rows.losePower();
     server.kill();
     this.later(OUTAGE_MS, () => server.start());
@@ -141,19 +143,19 @@ export class FaultInjector {
     timeline.record('operator', `drains ${gateway.plan.nodeId}`);
     const apiCall = { id: gateway.plan.nodeId, query: undefined, body: undefined };
     server.host.process?.execute(() => {
-      // The call is refused when the server is closing or the node is not registered; then nothing is drained.
+      // The server refuses the call while it is closing and when the node is not registered. The fault then has no effect.
       server.call('drainNode', apiCall, new AbortController().signal).catch(() => undefined);
     });
     this.later(PAUSE_MS, () => this.replace(gateway));
   }
 
-  /** Replaces a node's process; a drained node accepts sessions only after it was restarted. */
+  /** Kills a node's process and starts another one: a drained node accepts sessions only after a restart. */
   private replace(gateway: SimGateway): void {
     gateway.kill();
     gateway.start();
   }
 
-  /** Starts a second process with the id of a node, on another host. */
+  /** Starts a second process with a node's id on another host, as an operator could by mistake. */
   private duplicate(gateway: SimGateway): void {
     const { timeline } = this.cluster;
     const hostName = `${gateway.plan.hostName}b`;
@@ -164,7 +166,7 @@ export class FaultInjector {
     duplicate.start();
   }
 
-  /** Runs `action` after a random delay in `range`, unless the period of faults has ended by then. */
+  /** Runs `action` after a random delay in `range`, in ms, unless the period of faults has ended by then. */
   private later(range: { from: number; to: number }, action: () => void): void {
     const { timeline, random } = this.cluster;
     timeline.after(random.between(range.from, range.to), () => {
@@ -172,7 +174,7 @@ export class FaultInjector {
     });
   }
 
-  /** Removes all faults, so that every session must end. */
+  /** Removes all faults and restarts what is down, so that every session can end. */
   private end(): void {
     const { cluster, processes } = this;
     this.isOver = true;
@@ -183,7 +185,8 @@ export class FaultInjector {
     }
     for (const gateway of processes.gateways) {
       if (gateway.host.process?.paused === true) gateway.host.process.resume();
-      // Duplicates are removed; supervisors restart the nodes that may have been drained or displaced.
+      // Kills the second processes that `duplicate` started. Replaces the other nodes when drains or duplicates were injected: such a node
+      // may be drained, or may have ended because of its duplicate.
       if (gateway.host.name !== gateway.plan.nodeId) gateway.kill();
       else if (cluster.plan.faultKinds.some((kind) => kind === 'drain' || kind === 'duplicate_node'))
         this.replace(gateway);

@@ -5,13 +5,13 @@ import type { MemoryState } from './memory-store/state.ts';
 import type { SimGateway } from './sim-gateway.ts';
 import type { SimTrainer } from './sim-trainer.ts';
 
-/** Time for the transactions of the sweep that enforces a deadline, ms. */
+/** Longest time that the transactions which end tasks at their deadlines may take, ms. */
 const DEADLINE_GRACE_MS = 500;
 
-/** The attempt that produced a trajectory, as `SimSessionRun` writes it. */
+/** Contents of a simulated trajectory: the session, epoch and node process that produced it, as `SimSessionRun` writes them. */
 type Origin = { readonly session: string; readonly epoch: number; readonly instance: string; readonly turns: number };
 
-/** Describes something that has not ended yet; `null` when everything has. */
+/** Returns a description of one thing that the simulation still waits for; `null` when everything has ended. */
 export function describeUnfinished(
   cluster: SimCluster,
   trainers: Iterable<SimTrainer>,
@@ -37,7 +37,10 @@ export function describeUnfinished(
   return null;
 }
 
-/** Compares what trainers and nodes have seen with what is stored, after everything has ended. */
+/**
+ * Compares what trainers and nodes received with what is stored, and reports each difference as a violation. Call it when everything has
+ * ended.
+ */
 export function checkFinalState(cluster: SimCluster, trainers: Iterable<SimTrainer>): void {
   checkSubmissions(cluster);
   checkSessions(cluster);
@@ -107,12 +110,13 @@ function checkSessions(cluster: SimCluster): void {
   }
 }
 
-/** A trainer that follows the cursors has read every result, with the contents that are stored. */
+/** Checks that a trainer has read every result that it follows, and that it read what is stored. */
 function checkReads({ history, rules, timeline, database }: SimCluster, trainer: SimTrainer): void {
   const { plan } = trainer;
   const seen = history.read.get(plan.name) ?? new Map<number, SessionResult>();
   for (const [cursor, result] of rules.results) {
-    // Results that were delivered by callback count as collected, so they may be removed before a slow reader reads them.
+    // Skips tasks that the server removed: results delivered by callback count as collected, so a task may be removed before a slow trainer
+    // reads them.
     if (!trainer.readsResultsOf(result.trainer) || rules.removedTasks.has(result.task_id)) continue;
     const read = seen.get(cursor);
     if (read === undefined) {
@@ -134,7 +138,7 @@ function checkReads({ history, rules, timeline, database }: SimCluster, trainer:
   }
 }
 
-/** Without faults, a task ends at most one sweep after its deadline. */
+/** Checks, in a run without faults, that each task ended at most one sweep and `DEADLINE_GRACE_MS` after its deadline. */
 function checkDeadlines({ database, plan, timeline }: SimCluster): void {
   const graceMs = (plan.server.sweep_seconds ?? 0) * 1000 + DEADLINE_GRACE_MS;
   for (const { task_id: id, deadline_ms: deadlineMs, ended_ms: endedMs } of database.rows.state.tasks.values()) {
@@ -170,7 +174,7 @@ function checkCallbacks({ history, database, timeline, plan }: SimCluster, train
   }
 }
 
-/** Returns the highest cursor of the results that a trainer reads; 0 without one. */
+/** Returns the highest cursor of the stored results that a trainer reads; 0 when there is no such result. */
 function newestCursor(state: MemoryState, trainer: SimTrainer): number {
   let newest = 0;
   for (const row of state.results.values())

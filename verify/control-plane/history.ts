@@ -10,20 +10,22 @@ type Submission = {
 
 type ReceivedCallback = { readonly key: string; readonly body: string; readonly acknowledged: boolean };
 
-/** Everything that trainers and nodes were acknowledged, were given or did. The stored state is checked against it. */
+/**
+ * Records what the server acknowledged or sent to trainers and nodes, and which sandboxes run. The checks compare the stored state with it.
+ */
 export class History {
   readonly sandboxes: RunningSandboxes;
-  /** Acknowledged submissions, by task id. */
+  /** Submissions that the server acknowledged, by task id. */
   readonly submissions = new Map<string, Submission>();
-  /** Ids of tasks and sessions with an acknowledged cancellation. */
+  /** Ids of the tasks and sessions whose cancellation the server acknowledged. */
   readonly cancelled = new Set<string>();
-  /** Results that each trainer has read, by trainer and cursor. */
+  /** Results that trainers have read, by the name of the trainer and then by cursor. */
   readonly read = new Map<string, Map<number, SessionResult>>();
   /** Callbacks that trainers received, by task id. */
   readonly callbacks = new Map<string, ReceivedCallback[]>();
-  /** Acknowledged partial results, as `session/epoch`. */
+  /** Partial results of attempts that the server acknowledged, as `session/epoch`. */
   readonly acknowledgedPartials = new Set<string>();
-  /** The process that was given each lease, by `session/epoch`. */
+  /** Id of the node process that received a lease, by `session/epoch`. */
   private readonly holders = new Map<string, string>();
   private readonly timeline: Timeline;
 
@@ -32,7 +34,10 @@ export class History {
     this.sandboxes = new RunningSandboxes(timeline);
   }
 
-  /** Records a lease that the process `instance` was given. `owner` is the process that was registered when it was granted. */
+  /**
+   * Records that the node process `instance` received a lease, and reports a violation when another process had received it. `owner` is the
+   * process that was registered for the node when the lease was granted.
+   */
   addLease(instance: string, owner: string | undefined, lease: Lease): void {
     const key = `${lease.session_id}/${lease.epoch}`;
     if (instance !== owner) {
@@ -89,7 +94,7 @@ type Sandbox = {
   readonly nodeId: string;
 };
 
-/** The sandboxes that run in a cluster. One that is still here at the end was leaked. */
+/** The sandboxes that run in a cluster. A sandbox that is still listed after all sessions have ended was leaked. */
 class RunningSandboxes {
   private readonly timeline: Timeline;
   private readonly running = new Map<string, Sandbox>();

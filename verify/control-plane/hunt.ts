@@ -1,4 +1,5 @@
-// Plants one defect after the other into a copy of the compiled tree and simulates until it is caught.
+// Tests the simulation: plants known defects, one at a time, into a copy of the compiled tree, and simulates until a check reports a
+// violation.
 import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
@@ -6,16 +7,16 @@ import { packageRoot } from '../../src/core/package-root.ts';
 import { DEFECTS, type Defect, withDefect } from './planted-defects.ts';
 import { OWN_MODULE, simulateSeeds } from './seeds.ts';
 
-/** A defect that causes no violation in this many seeds counts as not caught. */
+/** Most seeds that are simulated for one defect. A defect that violates no invariant in them counts as not caught. */
 const MAX_SEEDS = 3_000;
 
 export type Hunt = {
-  /** Number of defects that are hunted concurrently, each in a separate copy of the tree. */
+  /** Number of defects that are tested concurrently, each in a separate copy of the compiled tree. */
   readonly jobs: number;
   readonly print: (line: string) => void;
 };
 
-/** Plants each defect, simulates until it is caught, and prints it with the seed that caught it. */
+/** Plants each defect, simulates until a check catches it, and prints the defect with the seed that caught it. */
 export async function hunt({ jobs, print }: Hunt): Promise<{ readonly planted: number; readonly caught: number }> {
   const root = packageRoot();
   const build = join(root, '.build');
@@ -50,7 +51,7 @@ export async function hunt({ jobs, print }: Hunt): Promise<{ readonly planted: n
   return { planted: DEFECTS.length, caught };
 }
 
-/** Writes the defect into the tree; the returned function restores the file. */
+/** Writes a defect into the compiled tree `build`. The returned function restores the file. */
 function plant(build: string, defect: Defect): () => void {
   const path = join(build, defect.file);
   const { before, after } = withDefect(build, defect);

@@ -23,14 +23,14 @@ const { values: options } = parseArgs({
   },
 });
 
-/** A run ends after this many failing seeds, because further ones rarely show another defect. */
+/** Most failing seeds in a run, which then ends early: further ones rarely show another defect. */
 const MAX_FAILURES = 10;
 /** Time between two lines of progress, ms. */
 const PROGRESS_INTERVAL_MS = 10_000;
-/** Number of last events that are printed for a failure. */
+/** Number of events, the last before the violation, that are printed for a failing seed. */
 const SHOWN_EVENTS = 40;
 
-/** Prints a line; with --json to stderr, because stdout then holds the JSON object alone. */
+/** Prints a line to stdout, or with --json to stderr, because stdout then contains the JSON object only. */
 const print = (line: string): void => (options.json ? console.error(line) : console.log(line));
 
 function printFailure({ seed, invariant, message, events }: Failure): void {
@@ -38,7 +38,7 @@ function printFailure({ seed, invariant, message, events }: Failure): void {
   print(`To repeat it: npm run verify -- simulate --seed ${seed} --trace\n`);
 }
 
-/** Simulates one seed and prints what happened. Resolves to the number of violations: 0 or 1. */
+/** Simulates one seed and prints its events and its violation. Resolves to the number of violations: 0 or 1. */
 async function simulateOne(seed: number): Promise<number> {
   const { violation, events, virtualMs } = await simulate(seed);
   if (options.trace) print(events.join('\n'));
@@ -47,7 +47,7 @@ async function simulateOne(seed: number): Promise<number> {
   return violation === null ? 0 : 1;
 }
 
-/** Simulates `count` seeds from `from` on and prints the failures. */
+/** Simulates the `count` seeds that start at `from`, and prints the failures. */
 async function simulateMany(from: number, count: number): Promise<{ seeds: number; violations: number }> {
   const startMs = systemClock.monotonicMs();
   let printedMs = startMs;

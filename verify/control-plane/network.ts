@@ -4,37 +4,43 @@ import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Fault rates of a network, as probabilities per message. */
+/** Probabilities per message that the simulated network drops, delays or duplicates it, or loses its reply. */
 export type NetworkFaults = {
   readonly drop: number;
   readonly slow: number;
   readonly duplicate: number;
-  /** The reply is lost after the request had its effect. */
+  /** Probability that the reply is lost although the request had its effect. */
   readonly loseReply: number;
 };
 
 export const RELIABLE_NETWORK: NetworkFaults = { drop: 0, slow: 0, duplicate: 0, loseReply: 0 };
 
-/** An address on the network. `process` listens there; `null` when none does. */
+/** A machine on the simulated network. `process` is the process that accepts calls there; `null` when none does. */
 export type Host = { readonly name: string; process: SimProcess | null };
 
 export type Request<T> = {
   readonly to: Host;
-  /** Name of the request for events and errors. */
+  /** Name of the request, as the event log and errors show it. */
   readonly name: string;
-  /** Handles the request in the process of `to`. `disconnected` aborts when the caller disconnects. */
+  /** Handles the request in the process of host `to`. `disconnected` aborts when the caller disconnects. */
   readonly handle: (disconnected: AbortSignal) => Promise<T>;
   readonly signal?: AbortSignal | undefined;
 };
 
-/** Latency of one message, ms. A slow message was retransmitted or waited in a full queue. */
+/**
+ * Range of the latency of one message, and below it of a slow message, ms. A slow message is one that was retransmitted or waited in a full
+ * queue.
+ */
 const LATENCY_MS = { from: 0.5, to: 6 };
 const SLOW_LATENCY_MS = { from: 50, to: 3_000 };
-/** Time until a caller learns that its call failed, ms: a reset arrives soon, an unresponsive peer is found by a timeout. */
+/**
+ * Range of the time until a failed call rejects, ms. A refused connection is reported soon; the range below is for an unresponsive peer,
+ * whose call ends by a timeout.
+ */
 const RESET_MS = { from: 5, to: 300 };
 const TIMEOUT_MS = { from: 500, to: 8_000 };
 
-/** A call whose caller waits for the reply. The caller disconnects when its signal aborts or its process is killed. */
+/** A call whose caller waits for the reply. The call counts as disconnected when its signal aborts or the caller's process is killed. */
 class PendingCall<T> {
   private readonly caller: SimProcess;
   private readonly settle: { resolve: (value: T) => void; reject: (reason: unknown) => void };
@@ -84,12 +90,12 @@ class PendingCall<T> {
   }
 }
 
-/** Calls between processes over links with injected faults. */
+/** Delivers calls between simulated processes, with injected faults. */
 export class Network {
   faults: NetworkFaults = RELIABLE_NETWORK;
   private readonly timeline: Timeline;
   private readonly random: SeededRandom;
-  /** Links that drop all messages, as `from>to`. */
+  /** Pairs of hosts, as `from>to`, between which all messages are dropped. */
   private readonly cutLinks = new Set<string>();
 
   constructor(timeline: Timeline, random: SeededRandom) {
@@ -97,18 +103,21 @@ export class Network {
     this.random = random;
   }
 
-  /** Cuts the link from host `a` to host `b`, and the link back unless `oneWay`. */
+  /** Drops all messages from host `a` to host `b`, and also those from `b` to `a` unless `oneWay` is true. */
   partition(a: string, b: string, oneWay: boolean): void {
     this.cutLinks.add(`${a}>${b}`);
     if (!oneWay) this.cutLinks.add(`${b}>${a}`);
   }
 
-  /** Restores all links. */
+  /** Ends all partitions, so that every host can send to every other host. */
   heal(): void {
     this.cutLinks.clear();
   }
 
-  /** Rejects with `peer_unreachable` when no reply arrives; whether the request had its effect is then unknown. */
+  /**
+   * Sends a request from a process. Resolves to the reply. Rejects with `peer_unreachable` when no reply arrives; the request may have had
+   * its effect nevertheless.
+   */
   call<T>(from: SimProcess, request: Request<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       if (request.signal?.aborted) reject(request.signal.reason);
@@ -151,7 +160,7 @@ export class Network {
         fail(random.chance(0.5) ? RESET_MS : TIMEOUT_MS, 'lost the reply');
       };
       target.execute(() => {
-        // A request whose caller disconnected before it was accepted is not handled.
+        // The request is not handled when its caller disconnected before the peer accepted it.
         if (disconnected.signal.aborted) removeKillListener();
         else {
           handle(disconnected.signal).then(
@@ -163,7 +172,7 @@ export class Network {
     });
   }
 
-  /** Sends a copy of a request, which arrives at another time than the original. Its reply is dropped. */
+  /** Sends a second copy of a request, which arrives at another time than the first. The reply to the copy is dropped. */
   private sendDuplicate<T>(
     from: SimProcess,
     to: Host,

@@ -10,34 +10,34 @@ export type NodePlan = {
   readonly hostName: string;
   readonly pools: PoolSizes;
   readonly policy: NodeRegistration['dispatch_policy'];
-  /** Sessions that the node requests beyond its capacity. */
+  /** Number of sessions that the node requests in excess of its capacity. */
   readonly excessSessions: number;
 };
 
 export type TaskPlan = {
-  /** Virtual time of the submission. */
+  /** Virtual time at which the task is submitted, ms. */
   readonly atMs: number;
   readonly request: TaskRequestInput;
-  /** Virtual time at which the task is cancelled, which may be before its submission; `null` when it is not cancelled. */
+  /** Virtual time at which the task is cancelled, ms; `null` when it is not cancelled. It may be earlier than the submission. */
   readonly cancelAtMs: number | null;
-  /** Virtual time at which one of its sessions is cancelled; `null` when none is. */
+  /** Virtual time at which one session of the task is cancelled, ms; `null` when none is cancelled. */
   readonly cancelSessionAtMs: number | null;
 };
 
 export type TrainerPlan = {
   readonly name: string;
   readonly tasks: readonly TaskPlan[];
-  /** The results that it reads: none, those of its own tasks, or those of all trainers. */
+  /** Which results the trainer reads: none, those of its own tasks, or those of all trainers. */
   readonly reads: 'none' | 'own' | 'all';
-  /** Pause between two reads, ms: some trainers are busy training. */
+  /** Pause of the trainer between two reads of results, ms. A long pause stands for a trainer that is busy training. */
   readonly readPauseMs: number;
-  /** Whether it reads as a consumer, so that the server stores its position. */
+  /** Whether the trainer reads as a named consumer, whose position the server stores. */
   readonly isConsumer: boolean;
-  /** Probability that a callback gets an error or no answer. */
+  /** Probability that the trainer answers a callback with an error or not at all. */
   readonly callbackRefusalRate: number;
 };
 
-/** The kinds of faults that are injected; each cluster gets some of them. */
+/** The kinds of faults that can be injected. The plan of each cluster selects some of them. */
 export const FAULT_KINDS = [
   'kill_server',
   'restart_server',
@@ -55,32 +55,32 @@ export const FAULT_KINDS = [
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 
-/** The simulation of one seed, as far as it is decided in advance. */
+/** What a simulation decides in advance from its seed: the processes, tasks and faults of the cluster. */
 export type Plan = {
   readonly seed: number;
-  /** No fault is injected, so everything must also happen promptly. */
+  /** Whether no fault is injected. The checks then also require that everything happens promptly. */
   readonly isFaultless: boolean;
   readonly servers: number;
   readonly nodes: readonly NodePlan[];
   readonly trainers: readonly TrainerPlan[];
   readonly server: RolloutConfigInput;
   readonly heartbeatSeconds: number;
-  /** How long faults are injected, ms. */
+  /** Virtual time during which faults are injected, ms. */
   readonly faultPeriodMs: number;
   readonly faultKinds: readonly FaultKind[];
   /** Mean time between two faults, ms. */
   readonly faultIntervalMs: number;
   readonly network: NetworkFaults;
   readonly disk: DiskFaults;
-  /** Probability that an announcement between servers is lost. */
+  /** Probability that a message which one server announces to the other servers is lost. */
   readonly announcementLossRate: number;
   /** Probability that storing a blob fails. */
   readonly putFailureRate: number;
-  /** Speed of a host's monotonic clock relative to true time. */
+  /** Returns the speed of a host's monotonic clock relative to true time; 1 is exact. */
   clockRate(host: string): number;
 };
 
-/** Share of the simulations without any fault. */
+/** Probability that a simulation injects no faults. */
 const FAULTLESS_SHARE = 0.2;
 
 /** Derives the plan of a simulation from its seed. */
@@ -135,11 +135,13 @@ function serverConfig(
   trainers: readonly TrainerPlan[],
   isFaultless: boolean,
 ): RolloutConfigInput {
-  // A trainer that only gets callbacks collects a task as a whole, so a limit below the size of a task would block it.
+  // The limit on uncollected results is set only when every trainer reads results: a trainer with callbacks alone collects a whole task at
+  // once, so a limit below the size of the task would block it.
   const limited = trainers.every(({ reads }) => reads !== 'none') && random.chance(0.3);
   return {
     ...(limited ? { max_uncollected_results: random.integer(1, 5) } : {}),
-    // A submission that is repeated after its task was removed creates a new task. Without faults, submissions are not repeated.
+    // Ended tasks are removed early only without faults: with faults a submission may be repeated after its task was removed, and would
+    // then create a new task.
     ...(isFaultless && random.chance(0.5)
       ? { retain_tasks_hours: random.between(0.0003, 0.002), retention_sweep_seconds: 1 }
       : {}),
@@ -188,7 +190,7 @@ function trainerPlan(random: SeededRandom, name: string, isFaultless: boolean): 
 
 function taskPlan(random: SeededRandom, trainer: string, index: number, callbacks: boolean): TaskPlan {
   const atMs = random.between(0, 2_500);
-  // Some tasks are large enough to occupy every node.
+  // A few tasks get so many samples that they occupy every node.
   const samples = random.chance(0.08) ? random.integer(12, 24) : random.integer(1, 4);
   const hasId = random.chance(0.5);
   const stopsEarly = random.chance(0.25);

@@ -5,9 +5,9 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 export type Defect = {
-  /** What the product does wrong with the defect. */
+  /** Describes the wrong behaviour of floe with this defect. */
   readonly name: string;
-  /** Path of the compiled file, relative to `.build/`. */
+  /** Path of the compiled file that is changed, relative to `.build/`. */
   readonly file: string;
   readonly edits: readonly (readonly [find: string, replace: string])[];
 };

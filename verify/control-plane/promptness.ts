@@ -2,16 +2,19 @@ import type { SessionRow } from '../../src/store/rows.ts';
 import type { SimCluster } from './cluster.ts';
 
 /**
- * Without faults, a change reaches the process that waits for it within this time, ms: half of the interval at which processes poll, so
- * that a missing notification shows.
+ * Longest time that a process may wait for a change in a run without faults, ms. It is half of the interval at which processes poll, so
+ * that a missing notification is detected.
  */
 const PROMPT_MS = 500;
 const POLL_INTERVAL_MS = 100;
 
-/** Checks that nothing waits long in a cluster without faults, because each change wakes the processes that wait for it. */
+/**
+ * Reports a violation when, in a cluster without faults, a process waits long for a change: each change should notify the processes that
+ * wait for it.
+ */
 export class PromptnessCheck {
   private readonly cluster: SimCluster;
-  /** Virtual time since which each thing has been waited for, by its description. */
+  /** Virtual time since which the cluster has waited for something, ms, by the description of what it waits for. */
   private readonly waitingSinceMs = new Map<string, number>();
 
   constructor(cluster: SimCluster) {
@@ -50,7 +53,7 @@ export class PromptnessCheck {
     }
   }
 
-  /** Whether a session is queued for its first attempt although a registered node runs no session. */
+  /** Whether a session waits for its first attempt although a registered node runs no session. */
   private isClaimable(row: SessionRow): boolean {
     const { database, history, plan } = this.cluster;
     if (row.status !== 'QUEUED' || row.queued_since_ms < row.not_before_ms || row.attempt > 1) return false;

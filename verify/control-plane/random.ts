@@ -1,4 +1,4 @@
-/** Random numbers that follow from a seed, the same on every machine. The generator is sfc32 by Chris Doty-Humphrey. */
+/** Generates random numbers from a seed, the same on every machine. The algorithm is sfc32 by Chris Doty-Humphrey. */
 export class SeededRandom {
   private a: number;
   private b: number;
@@ -8,7 +8,7 @@ export class SeededRandom {
   constructor(seed: number) {
     this.a = seed | 0;
     this.b = Math.floor(seed / 2 ** 32) | 0;
-    // The first numbers still correlate with the seed.
+    // The first numbers of the generator correlate with the seed, so they are discarded.
     for (let i = 0; i < 12; i++) this.next();
   }
 
@@ -22,12 +22,12 @@ export class SeededRandom {
     return (sum >>> 0) / 2 ** 32;
   }
 
-  /** Returns true with the given probability. A probability of 0 draws no number. */
+  /** Returns true with the given probability. Consumes no random number when the probability is 0. */
   chance(probability: number): boolean {
     return probability > 0 && this.next() < probability;
   }
 
-  /** Returns a number in [from, to). */
+  /** Returns a number that is at least `from` and less than `to`. */
   between(from: number, to: number): number {
     return from + this.next() * (to - from);
   }
@@ -42,7 +42,9 @@ export class SeededRandom {
     return list[Math.floor(this.next() * list.length)] as T;
   }
 
-  /** Creates a separate generator, so that the draws of one part of a simulation do not shift those of the others. */
+  /**
+   * Creates a generator for one part of a simulation, so that additional draws in this part do not change the numbers of the other parts.
+   */
   fork(): SeededRandom {
     return new SeededRandom(Math.floor(this.next() * 2 ** 32) + this.integer(0, 2 ** 20) * 2 ** 32);
   }

@@ -1,26 +1,26 @@
-// Runs simulations of many seeds in worker threads. This module is also the program of the threads, which may be that of another copy of
-// the compiled tree.
+// Simulates many seeds in worker threads. This module is also the entry point of the threads. They may load it from another copy of the
+// compiled tree, which contains a planted defect.
 import { pathToFileURL } from 'node:url';
 import { isMainThread, parentPort, Worker } from 'node:worker_threads';
 import { simulate } from './simulation.ts';
 
-/** Number of seeds that a thread simulates before it reports: few, so that all threads end at about the same time. */
+/** Number of seeds that a thread simulates before it reports. It is small, so that all threads end at about the same time. */
 const BATCH_SEEDS = 25;
 /**
- * A thread is replaced after this many batches. Node keeps the listeners of an `AbortSignal.any` signal until they are removed, which a
- * killed process of a simulation never does: each simulation stays in memory with 340 KB on average.
+ * Number of batches after which a thread is replaced, because each simulation leaks 340 KB of memory on average: Node keeps the listeners
+ * of an `AbortSignal.any` signal until they are removed, and a killed simulated process never removes its own.
  */
 const BATCHES_PER_THREAD = 40;
-/** Number of last events that a failure carries. */
+/** Number of events, the last before the violation, that a failure contains. */
 const SHOWN_EVENTS = 40;
 
-/** A seed whose simulation violated an invariant. */
+/** A seed whose simulation violated an invariant of floe. */
 export type Failure = {
   readonly seed: number;
   /** Name of the invariant that was violated. */
   readonly invariant: string;
   readonly message: string;
-  /** The last events before the violation, as text. */
+  /** The last events before the violation, one line of text each. */
   readonly events: readonly string[];
 };
 
@@ -28,7 +28,7 @@ type Batch = { readonly from: number; readonly to: number };
 type BatchReport = { readonly seeds: number; readonly failures: readonly Failure[] };
 
 export type SeedRun = {
-  /** Path of the compiled copy of this module that the threads run; the copies with a planted defect are in other trees. */
+  /** Path of the compiled copy of this module that the threads load. A copy with a planted defect is in another tree. */
   readonly module: string;
   readonly from: number;
   readonly count: number;
@@ -36,14 +36,14 @@ export type SeedRun = {
   readonly jobs: number;
   /** Ends the run early once this many seeds have failed. */
   readonly maxFailures: number;
-  /** Called after each batch with the number of finished seeds and the failures so far. */
+  /** Called after each batch with the number of simulated seeds and all failures so far. */
   readonly onProgress?: (done: number, failures: readonly Failure[]) => void;
 };
 
-/** Path of this module as compiled into the running tree. */
+/** Path of this module in the compiled tree that is running. */
 export const OWN_MODULE = import.meta.filename;
 
-/** Simulates `count` seeds from `from` on. Resolves to the number of simulated seeds and the failures, ordered by seed. */
+/** Simulates the `count` seeds that start at `from`. Resolves to the number of simulated seeds and the failures, ordered by seed. */
 export async function simulateSeeds(
   run: SeedRun,
 ): Promise<{ readonly seeds: number; readonly failures: readonly Failure[] }> {
@@ -61,7 +61,8 @@ export async function simulateSeeds(
   const runThread = (): Promise<void> =>
     new Promise((resolve, reject) => {
       let batches = 0;
-      // A simulation is garbage within milliseconds; a young generation that holds several saves most of the collector's work.
+      // The objects of a simulation are garbage within milliseconds. A young generation that can hold several simulations saves most of the
+      // garbage collector's work.
       const worker = new Worker(pathToFileURL(run.module), {
         execArgv: [],
         resourceLimits: { maxYoungGenerationSizeMb: 64 },
@@ -84,9 +85,9 @@ export async function simulateSeeds(
   return { seeds: done, failures: failures.sort((a, b) => a.seed - b.seed) };
 }
 
-/** Runs in the thread: simulates each batch that it receives, and exits when it receives `null`. */
+/** The worker thread: simulates each batch of seeds that it receives over `port`, and exits when it receives `null`. */
 function work(port: NonNullable<typeof parentPort>): void {
-  // Simulations create many errors, and most of their stack traces are never read.
+  // Shortens stack traces to save time: simulations create many errors, and most of their traces are never read.
   Error.stackTraceLimit = 3;
   const rejections: unknown[] = [];
   process.on('unhandledRejection', (reason) => rejections.push(reason));
@@ -95,7 +96,7 @@ function work(port: NonNullable<typeof parentPort>): void {
     const failures: Failure[] = [];
     for (let seed = batch.from; seed < batch.to; seed++) {
       const { violation, events } = await simulate(seed);
-      // Node reports unhandled rejections when the event loop turns.
+      // Node reports unhandled rejections only when the event loop turns, so the thread waits for one turn before it reads them.
       await new Promise((resolve) => setImmediate(resolve));
       const failure = violation ?? violationOf(rejections.splice(0));
       if (failure !== null) failures.push({ seed, ...failure, events: events.slice(-SHOWN_EVENTS) });
@@ -104,7 +105,7 @@ function work(port: NonNullable<typeof parentPort>): void {
   });
 }
 
-/** Returns the violation of an unhandled rejection, which is a defect of the product as well; `null` without one. */
+/** Returns a violation for the first unhandled rejection, which is a defect of floe as well; `null` when there is none. */
 function violationOf([reason]: readonly unknown[]): { readonly invariant: string; readonly message: string } | null {
   if (reason === undefined) return null;
   const text = reason instanceof Error ? reason.stack : String(reason);

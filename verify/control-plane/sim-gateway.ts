@@ -21,25 +21,27 @@ import { SimProcess } from './sim-process.ts';
 import type { ApiCall, SimServer } from './sim-server.ts';
 import { SimSessionRun } from './sim-session-run.ts';
 
-/** No check reads the metrics, so all simulations of this thread share them. */
+/** One metrics object for all simulations of this thread, because no check reads the metrics. */
 const METRICS = createGatewayMetrics();
-/** Time until the helper process of a killed node has ended its sandboxes, ms. */
+/** Range of the time after which the spawn helper of a killed node has ended the node's sandboxes, ms. */
 const REAP_DELAY_MS = { from: 1, to: 400 };
 /** Pause before a supervisor restarts a node that failed to start, ms. */
 const RESTART_DELAY_MS = 500;
 
-/** A gateway node: the real node agent over a simulated network, with scripted sessions. */
+/** A simulated gateway node: runs floe's own node agent over the simulated network, with scripted sessions. */
 export class SimGateway {
   readonly host: Host;
   readonly plan: NodePlan;
   private readonly cluster: SimCluster;
   private readonly servers: readonly SimServer[];
-  /** Number of processes that were started so far. */
+  /** Number of processes that this node has started so far. */
   private processCount = 0;
-  /** Counts the changes of server; calls go to the server with this index, modulo their number. */
+  /**
+   * Number of times that the node has switched to another server. Its calls go to the server at this index, modulo the number of servers.
+   */
   private serverIndex = 0;
   private agent: NodeAgent | null = null;
-  /** Revision of the engine directory that the running process has applied. */
+  /** Revision of the engine list that the running process has applied. */
   private engineRevision = 0;
 
   constructor(plan: NodePlan, cluster: SimCluster, servers: readonly SimServer[]) {
@@ -49,7 +51,7 @@ export class SimGateway {
     this.servers = servers;
   }
 
-  /** Number of sessions that the running process holds; 0 while none runs. */
+  /** Number of sessions that the running process holds; 0 when no process runs. */
   get liveSessions(): number {
     return this.host.process === null ? 0 : (this.agent?.live().length ?? 0);
   }
@@ -103,7 +105,7 @@ export class SimGateway {
     this.host.process = null;
   }
 
-  /** Shuts the process down in order: its sessions return to the queue. */
+  /** Shuts the node process down gracefully, so that its sessions return to the queue. */
   async close(): Promise<void> {
     const { agent, host, cluster } = this;
     const process = host.process;
@@ -115,7 +117,7 @@ export class SimGateway {
     if (host.process === process) host.process = null;
   }
 
-  /** Ends a process whose node id a newer process has taken over. Its supervisor does not restart it. */
+  /** Ends a process after a newer process has registered with the same node id. The process is not restarted. */
   private async endDisplaced(process: SimProcess): Promise<void> {
     this.cluster.timeline.record(this.host.name, 'ends because a newer process has its node id');
     await this.agent?.close();
@@ -197,7 +199,7 @@ function envelopeOf({ summary, trajectory, completions, artifacts }: DeliveredRe
   return encodeEnvelope({ header: summary, parts });
 }
 
-/** Makes `pools` request `excess` more sessions than they can admit. */
+/** Changes `pools` so that the node requests `excess` more sessions than it can admit, to test the limits of the node agent. */
 function withExcessDemand(pools: StagePools, excess: number): StagePools {
   const admissible = pools.admissible.bind(pools);
   return Object.assign(pools, { admissible: () => admissible() + excess });

@@ -2,22 +2,22 @@ import type { Clock } from '../../src/core/clock.ts';
 import type { Timeline } from './timeline.ts';
 
 /**
- * A simulated process, from its start to its end. Timers, replies and requests reach the code that runs in it only through `execute`,
- * so a killed process does nothing more and a paused one does nothing until it is resumed. Its code passes an `await` only after such
- * an input, so a process can be killed at every `await` that waits for something outside of it.
+ * One run of a simulated process, from start to end. Timers, replies and requests reach its code only through `execute`: a killed process
+ * executes nothing more, and a paused process executes nothing until it is resumed. Its code continues after an `await` only on such an
+ * input, so the simulation can kill it at every `await` that waits for something outside of it.
  */
 export class SimProcess {
   readonly name: string;
   readonly clock: Clock;
   private readonly timeline: Timeline;
   private isDead = false;
-  /** Inputs that arrived while the process was paused; `null` while it is not paused. */
+  /** Actions that arrived while the process is paused, in order; `null` while it is not paused. */
   private backlog: (() => void)[] | null = null;
   private readonly killListeners = new Set<() => void>();
 
   /**
-   * @param rate Speed of the monotonic clock relative to true time.
-   * @param wallOffsetMs Offset of the wall clock, read each time so that the wall clock may jump.
+   * `rate` is the speed of the monotonic clock relative to true time; 1 is exact. `wallOffsetMs` returns the offset of the wall clock from
+   * true time, ms. It is called at each read of the wall clock, which may therefore jump.
    */
   constructor(name: string, timeline: Timeline, rate = 1, wallOffsetMs: () => number = () => 0) {
     this.name = name;
@@ -38,14 +38,14 @@ export class SimProcess {
     return this.backlog !== null;
   }
 
-  /** Runs `action` in the process: immediately, after it is resumed, or never when it is dead. */
+  /** Runs `action` in the process: immediately, or after the process is resumed when it is paused, or never when it is dead. */
   execute(action: () => void): void {
     if (this.isDead) return;
     if (this.backlog === null) action();
     else this.backlog.push(action);
   }
 
-  /** Wraps a call to something outside of the process, so that its result enters through `execute`. */
+  /** Wraps a call to something outside of the process, so that the result reaches its code through `execute`. */
   receive<T>(call: Promise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       call.then(
@@ -63,7 +63,7 @@ export class SimProcess {
     this.killListeners.clear();
   }
 
-  /** Calls `callback` when the process is killed; the returned function removes it. */
+  /** Calls `callback` when the process is killed. The returned function removes the callback. */
   onKill(callback: () => void): () => void {
     this.killListeners.add(callback);
     return () => this.killListeners.delete(callback);
@@ -73,7 +73,7 @@ export class SimProcess {
     if (!this.isDead) this.backlog ??= [];
   }
 
-  /** Ends a pause. The inputs that arrived meanwhile run one after the other. */
+  /** Resumes the paused process, and runs the actions that arrived during the pause one after the other. */
   resume(): void {
     const { backlog } = this;
     this.backlog = null;

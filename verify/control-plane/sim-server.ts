@@ -14,30 +14,30 @@ const RESTART_DELAY_MS = 300;
 const REPLY = { header: () => REPLY, type: () => REPLY };
 const REQUEST = { headers: {} };
 
-/** The part of a `Call` that a simulated client chooses; the rest is filled in. */
+/** An API call as a simulated client describes it. The simulated server fills in the other fields of the `Call`. */
 export type ApiCall<Name extends RouteName> = Pick<Call<Api[Name]>, 'id' | 'query' | 'body'>;
 
-/** The program that receives a trainer's callbacks. */
+/** A simulated trainer's endpoint that receives callbacks. */
 export type CallbackReceiver = {
   readonly host: Host;
-  /** Returns the HTTP status. `disconnected` aborts when the server gives up. */
+  /** Handles a callback and resolves to its HTTP status. `disconnected` aborts when the server gives up. */
   receiveCallback(headers: Readonly<Record<string, string>>, body: string, disconnected: AbortSignal): Promise<number>;
 };
 
-/** A rollout server: the real control plane, which is restarted on the same store. */
+/** A simulated rollout server: runs floe's own control plane. After a restart it continues with the same store. */
 export class SimServer {
   readonly host: Host;
   private readonly cluster: SimCluster;
   private readonly config: RolloutConfig;
   private readonly receivers: ReadonlyMap<string, CallbackReceiver>;
-  /** `null` while no process listens. */
+  /** The control plane of the process that accepts calls; `null` while none does. */
   private plane: ControlPlane | null = null;
-  /** A process that does not listen yet. */
+  /** The process that is starting and does not accept calls yet; `null` when none is starting. */
   private starting: SimProcess | null = null;
-  /** Whether the process is shutting down in order. */
+  /** Whether the process is shutting down gracefully. */
   private isClosing = false;
 
-  /** `receivers` holds the callback receiver of each trainer by its name. It may be filled after construction. */
+  /** `receivers` holds the callback receiver of each trainer, by the trainer's name. Receivers may be added after construction. */
   constructor(name: string, cluster: SimCluster, receivers: ReadonlyMap<string, CallbackReceiver>) {
     this.host = cluster.host(name);
     this.cluster = cluster;
@@ -86,7 +86,7 @@ export class SimServer {
     this.cluster.timeline.record(this.host.name, 'is killed');
   }
 
-  /** Shuts the process down in order, as for an update, and starts another one. */
+  /** Shuts the process down gracefully, as for an update, and starts another process. */
   restart(): void {
     const { plane, host, cluster } = this;
     const { process } = host;
@@ -104,7 +104,7 @@ export class SimServer {
     });
   }
 
-  /** Runs an API call in the process that listens. Resolves to the parsed reply; rejects with the server's error. */
+  /** Handles an API call in the process that accepts calls. Resolves to the parsed reply; rejects with the server's error. */
   async call<Name extends RouteName>(name: Name, apiCall: ApiCall<Name>, disconnected: AbortSignal): Promise<unknown> {
     const { plane, cluster } = this;
     if (plane === null || plane.context.closing.aborted) throw new FloeError('not_ready', 'the server is closing');
@@ -133,7 +133,7 @@ export class SimServer {
     });
   }
 
-  /** Sends callbacks for `http://127.0.0.1/<trainer>` over the simulated network. */
+  /** Returns a transport that delivers callbacks for `http://127.0.0.1/<trainer>` over the simulated network. */
   private callbackTransport(process: SimProcess): CallbackTransport {
     return {
       post: async ({ url, headers, body, signal }) => {

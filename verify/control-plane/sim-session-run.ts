@@ -11,13 +11,15 @@ import type { Plan } from './plan.ts';
 import { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 
-/** The node process that runs a session. */
+/** The node process that runs a session, and its stage pools. */
 type RunningNode = { readonly nodeId: string; readonly instance: string; readonly pools: StagePools };
 
-/** Duration of removing a sandbox, ms. */
+/** Range of the time that it takes to remove a sandbox, ms. */
 const TEARDOWN_MS = { from: 1, to: 30 };
 
-/** What the agent of one attempt does. It depends on the seed, the session and the attempt only. */
+/**
+ * Script of one attempt: how long its stages take and whether they fail or hang. It depends only on the seed, the session and the attempt.
+ */
 type SessionScript = {
   readonly initMs: number;
   readonly initFails: boolean;
@@ -30,7 +32,7 @@ type SessionScript = {
   readonly reward: number;
 };
 
-/** One attempt of a session: the stages of the real runner with their budgets and pools, with virtual work in them. */
+/** Runs one attempt of a session through the stages, budgets and pools of floe's own runner. Each stage only waits for virtual time. */
 export class SimSessionRun {
   private readonly cluster: SimCluster;
   private readonly process: SimProcess;
@@ -46,7 +48,7 @@ export class SimSessionRun {
     this.script = sessionScript(cluster.plan, attempt.lease);
   }
 
-  /** Resolves to the result to deliver; `null` when the session was stopped and there is nothing to deliver. */
+  /** Runs the attempt. Resolves to the result to deliver; `null` when the session was stopped and has no result to deliver. */
   async run(): Promise<DeliveredResult | null> {
     const { attempt, cluster, process, node } = this;
     const { sandboxes } = cluster.history;
@@ -109,12 +111,17 @@ export class SimSessionRun {
     return this.isStopped() ? this.partialResult() : this.result();
   }
 
-  /** Returns the partial result of an attempt that lost its lease; `null` for a cancelled attempt. */
+  /**
+   * Returns the partial result of an attempt that stopped because it lost its lease; `null` for an attempt that stopped for another reason.
+   */
   private partialResult(): DeliveredResult | null {
     return this.attempt.stopReason === 'lease_lost' ? this.result() : null;
   }
 
-  /** The trajectory names the attempt that produced it, so that the final checks can trace a stored result to its attempt. */
+  /**
+   * Returns the result of the attempt. Its trajectory names the attempt that produced it, so that the final checks can trace a stored
+   * result to the attempt.
+   */
   private result(): DeliveredResult {
     const { attempt, node, script } = this;
     const { lease } = attempt;
@@ -147,7 +154,7 @@ export class SimSessionRun {
     return stopReason === 'cancelled' || stopReason === 'lease_lost';
   }
 
-  /** Returns whether the stage succeeded; otherwise its failure is recorded in the attempt. */
+  /** Runs a stage. Resolves to whether it succeeded; a failure is recorded in the attempt. */
   private async runStage(stage: 'init' | 'agent', work: () => Promise<unknown>): Promise<boolean> {
     try {
       await work();

@@ -7,10 +7,10 @@ import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Fault rates of a disk, as probabilities per commit. */
+/** Probabilities per commit that the simulated disk refuses it, reports an unknown outcome, interrupts it or is slow. */
 export type DiskFaults = {
   readonly refuse: number;
-  /** The commit succeeds, but its caller gets an error. */
+  /** Probability that a commit succeeds although its caller gets an error. */
   readonly unknown: number;
   readonly interrupt: number;
   readonly slow: number;
@@ -18,14 +18,14 @@ export type DiskFaults = {
 
 export const RELIABLE_DISK: DiskFaults = { refuse: 0, unknown: 0, interrupt: 0, slow: 0 };
 
-/** Duration of a sync to disk, ms. */
+/** Range of the duration of a sync to disk, and below it of a slow one, ms. */
 const SYNC_MS = { from: 0.2, to: 2 };
 const SLOW_SYNC_MS = { from: 20, to: 600 };
-/** One way between a server and the database, ms. */
+/** Range of the latency from a server to the database or back, ms. */
 const DATABASE_LATENCY_MS = { from: 0.05, to: 0.8 };
-/** Delay of an announcement from one server to the others, ms. */
+/** Range of the delay of a message that one server announces to the other servers, ms. */
 const ANNOUNCEMENT_DELAY_MS = { from: 0.2, to: 30 };
-/** Duration of writing a blob, ms. */
+/** Range of the time that it takes to write a blob, ms. */
 const BLOB_WRITE_MS = { from: 0.2, to: 8 };
 
 /** The disk under the database of a cluster, with injected faults. */
@@ -48,7 +48,7 @@ export class SimDisk implements Disk {
     const slow = random.chance(this.faults.slow);
     const range = slow ? SLOW_SYNC_MS : SYNC_MS;
     await this.timeline.pause(random.between(range.from, range.to));
-    // The commit of a process that was killed meanwhile may or may not have reached the disk.
+    // A process that was killed during the commit never learns its outcome, so the commit succeeds or fails at random.
     if (owner !== null && !owner.alive) return random.chance(0.5) ? 'synced' : 'refused';
     if (random.chance(this.faults.refuse)) return 'refused';
     return random.chance(this.faults.unknown) ? 'unknown' : 'synced';
@@ -111,10 +111,10 @@ export class SimStore implements Store {
   private async runInDatabase<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
     const { database, process, random, timeline } = this;
     await timeline.pause(random.between(DATABASE_LATENCY_MS.from, DATABASE_LATENCY_MS.to));
-    // The transaction of a paused process starts once the process is resumed.
+    // The transaction of a paused process starts only after the process is resumed.
     await new Promise<void>((resolve) => process.execute(resolve));
     return database.rows.run((tables) => {
-      // The process may have been killed while the transaction was queued.
+      // A transaction is refused when its process was killed while the transaction was queued.
       if (!process.alive) throw new FloeError('store_unavailable', 'the connection is closed');
       if (!database.isReachable) throw new FloeError('store_unavailable', 'the database cannot be reached');
       database.disk.owner = process;
@@ -123,14 +123,14 @@ export class SimStore implements Store {
   }
 }
 
-/** The blobs of a cluster. */
+/** The blob store of a simulated cluster: its files, by reference, and the rate of its failures. */
 export type BlobFiles = {
   readonly blobs: Map<string, { readonly bytes: Buffer; storedMs: number }>;
-  /** Probability that a put fails; half of the failed puts have stored the bytes nevertheless. */
+  /** Probability that storing a blob fails. Half of the failed calls have stored the bytes nevertheless. */
   putFailureRate: number;
 };
 
-/** The access of one server process to the blobs. Their times are those of true time, not of the process's clock. */
+/** The connection of one server process to the blob store. Blobs are stored with true time, not with the time of the process's clock. */
 export class SimBlobs implements BlobStore {
   private readonly process: SimProcess;
   private readonly files: BlobFiles;
@@ -171,7 +171,7 @@ export class SimBlobs implements BlobStore {
     const ref = createHash('sha256').update(bytes).digest('hex');
     const fails = random.chance(files.putFailureRate);
     await this.timeline.pause(random.between(BLOB_WRITE_MS.from, BLOB_WRITE_MS.to));
-    // A process that was killed meanwhile may or may not have written the bytes.
+    // When the process was killed during the write, the bytes are stored or not at random.
     const isStored = fails || !process.alive ? random.chance(0.5) : true;
     if (isStored) files.blobs.set(ref, { bytes: Buffer.from(bytes), storedMs: this.timeline.clock.nowMs() });
     if (fails) throw new FloeError('store_unavailable', 'the disk is full');

@@ -15,28 +15,34 @@ import type { TaskPlan, TrainerPlan } from './plan.ts';
 import { SimProcess } from './sim-process.ts';
 import type { ApiCall, CallbackReceiver, SimServer } from './sim-server.ts';
 
-/** Pause between two tries of a call, ms. */
+/** Range of the pause before a failed call is repeated, ms. */
 const RETRY_DELAY_MS = { from: 50, to: 800 };
 /**
- * A submission that is accepted within this time must be refused when its id was cancelled before, ms: the cancellation is at most 300 ms
+ * Longest duration of a submission that must be refused because its task id was cancelled before, ms. The cancellation is at most 300 ms
  * older than the submission, and the server remembers it for at least 1 s.
  */
 const CERTAIN_TOMBSTONE_MS = 500;
-/** How long the server holds a read until results arrive, s. A reader sends the next one immediately. */
+/**
+ * Time that the server delays its answer to a read until there are results, s. The trainer sends the next read immediately after the
+ * answer.
+ */
 const READ_WAIT_SECONDS = 4;
 
-/** A trainer: submits tasks, reads results, receives callbacks and cancels. It is never killed, but its network may fail. */
+/** A simulated trainer: submits and cancels tasks, reads results and receives callbacks. It is never killed, but its network may fail. */
 export class SimTrainer implements CallbackReceiver {
   readonly host: Host;
   readonly plan: TrainerPlan;
-  /** Cursor of the last result that it has read. */
+  /** Cursor of the last result that the trainer has read. */
   cursor = 0;
-  /** Number of tasks that are neither accepted nor refused yet. */
+  /** Number of the trainer's tasks that the server has neither accepted nor refused yet. */
   openTasks: number;
   private readonly cluster: SimCluster;
   private readonly servers: readonly SimServer[];
   private readonly process: SimProcess;
-  /** Counts the changes of server; calls go to the server with this index, modulo their number. */
+  /**
+   * Number of times that the trainer has switched to another server. Its calls go to the server at this index, modulo the number of
+   * servers.
+   */
   private serverIndex = 0;
 
   constructor(plan: TrainerPlan, cluster: SimCluster, servers: readonly SimServer[]) {
@@ -53,7 +59,7 @@ export class SimTrainer implements CallbackReceiver {
     for (const task of this.plan.tasks) {
       this.cluster.timeline.after(task.atMs, () => this.runInBackground(this.submit(task)));
       const { task_id: taskId } = task.request;
-      // A task may be cancelled before it is submitted; then the server refuses its id for a while.
+      // A cancellation may precede the submission of its task. The server then refuses the task id for some time.
       if (task.cancelAtMs !== null && taskId !== undefined) {
         this.cluster.timeline.after(task.cancelAtMs, () => this.runInBackground(this.cancel(taskId)));
       }
@@ -61,7 +67,7 @@ export class SimTrainer implements CallbackReceiver {
     if (this.plan.reads !== 'none') this.runInBackground(this.readResults());
   }
 
-  /** Whether it reads the results of the tasks of `trainer`. */
+  /** Whether this trainer reads the results of the tasks that `trainer` submitted. */
   readsResultsOf(trainer: string): boolean {
     return this.plan.reads === 'all' || (this.plan.reads === 'own' && trainer === this.plan.name);
   }
@@ -84,7 +90,10 @@ export class SimTrainer implements CallbackReceiver {
     return refuses ? 500 : 200;
   }
 
-  /** Submits a task until it is accepted or refused, and cancels it or one of its sessions later if the plan says so. */
+  /**
+   * Repeats the submission of a task until the server accepts or refuses it. Then cancels the task or one of its sessions if the plan
+   * contains that.
+   */
   private async submit(task: TaskPlan): Promise<void> {
     const { history, timeline, plan, random } = this.cluster;
     const request = taskRequestSchema.parse(task.request);
@@ -141,14 +150,14 @@ export class SimTrainer implements CallbackReceiver {
     await this.sleepUntil(atMs);
     this.cluster.timeline.record(this.host.name, `cancels ${sessionId}`);
     const apiCall = { id: sessionId, query: undefined, body: undefined };
-    // The session may have ended and been removed by now.
+    // The server returns a not-found error when the session has ended and has been removed.
     const view = (await this.callUntilAnswered('cancelSession', apiCall).catch(nullIfNotFound)) as {
       status: string;
     } | null;
     if (view?.status === 'CANCELLED') this.cluster.history.cancelled.add(sessionId);
   }
 
-  /** Reads page after page until the simulation ends. */
+  /** Reads pages of results until the simulation ends. */
   private async readResults(): Promise<void> {
     const { cluster, plan } = this;
     const { history, random, timeline } = cluster;
@@ -158,7 +167,7 @@ export class SimTrainer implements CallbackReceiver {
     };
     for (;;) {
       if (plan.readPauseMs > 0) await sleep(this.process.clock, plan.readPauseMs);
-      // A consumer that was restarted continues at the position that the server has stored.
+      // Simulates a restart of the consumer now and then: it reads without a cursor, and so from the position that the server has stored.
       const restarted = plan.isConsumer && random.chance(0.1);
       if (restarted) this.cursor = 0;
       const position = restarted ? {} : { after: this.cursor };
@@ -176,7 +185,7 @@ export class SimTrainer implements CallbackReceiver {
     }
   }
 
-  /** Repeats a call until it is answered. Rejects with an error that is not retryable. */
+  /** Repeats a call, each time on the next server, until a server answers it. Rejects with the first error that is not retryable. */
   private async callUntilAnswered<Name extends RouteName>(name: Name, apiCall: ApiCall<Name>): Promise<unknown> {
     const { cluster, process } = this;
     for (;;) {

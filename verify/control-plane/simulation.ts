@@ -9,15 +9,18 @@ import { SimServer } from './sim-server.ts';
 import { SimTrainer } from './sim-trainer.ts';
 import type { Violation } from './timeline.ts';
 
-/** Virtual time within which every session must have ended after the last fault, ms. */
+/** Longest virtual time after the last fault within which every session must have ended, ms. */
 const COMPLETION_LIMIT_MS = 90_000;
-/** Virtual time that the simulation continues after everything has ended, so that late effects of earlier work show, ms. */
+/**
+ * Virtual time for which the simulation continues after all sessions have ended, ms, so that late effects of earlier calls are checked as
+ * well.
+ */
 const AFTERMATH_MS = 1_500;
 
 export type SimulationResult = {
   readonly seed: number;
   readonly violation: Violation | null;
-  /** All events, one line each, oldest first. */
+  /** The log of the simulation: one line per event, oldest first. */
   readonly events: readonly string[];
   readonly virtualMs: number;
 };
@@ -45,7 +48,7 @@ export async function simulate(seed: number): Promise<SimulationResult> {
     timeline.reportViolation('liveness', `${COMPLETION_LIMIT_MS / 1000} s after the last fault, ${unfinished}`);
   }
   if (unfinished === null) await timeline.run(() => false, timeline.nowMs + AFTERMATH_MS);
-  // A final power failure leaves only synced transactions, so the checks see what is durable.
+  // Simulates a power failure, which removes the transactions that were not synced, so that the final checks see only durable rows.
   cluster.database.rows.losePower();
   if (timeline.violation === null) checkFinalState(cluster, trainers.values());
   return { seed, violation: timeline.violation, events: timeline.events, virtualMs: timeline.nowMs };

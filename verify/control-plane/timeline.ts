@@ -1,9 +1,9 @@
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
-/** A promise of the product that was broken. */
+/** An invariant of floe that a simulation violated. */
 export type Violation = { readonly invariant: string; readonly message: string };
 
-/** The virtual time of one simulated cluster, its log of events, and the first violation. */
+/** The virtual clock of one simulated cluster, its log of events, and its first violation. */
 export class Timeline {
   readonly clock = new VirtualClock();
   readonly events: string[] = [];
@@ -17,31 +17,33 @@ export class Timeline {
     return this.firstViolation;
   }
 
-  /** Runs `action` after a delay; the returned function cancels it. */
+  /** Runs `action` after a delay in virtual time. The returned function cancels it. */
   after(delayMs: number, action: () => void): () => void {
     return this.clock.schedule(delayMs, action);
   }
 
-  /** Resolves after a delay. */
+  /** Resolves after a delay in virtual time. */
   pause(delayMs: number): Promise<void> {
     return new Promise((resolve) => {
       this.clock.schedule(delayMs, resolve);
     });
   }
 
-  /** Adds an event of a process or another part of the cluster, `source`, to the log. */
+  /** Adds an event to the log. `source` names the process or other part of the cluster in which it happened. */
   record(source: string, text: string): void {
     this.events.push(`${this.nowMs.toFixed(1).padStart(9)}  ${source.padEnd(10)} ${text}`);
   }
 
-  /** Records a violation. Only the first one is kept: later ones are often its consequences. */
+  /** Records the first violation and ignores later ones, which are often its consequences. */
   reportViolation(invariant: string, message: string): void {
     if (this.firstViolation !== null) return;
     this.firstViolation = { invariant, message };
     this.record('CHECK', `${invariant}: ${message}`);
   }
 
-  /** Fires timer after timer until `isDone` returns true, a violation is reported, or no timer is due by `untilMs`. */
+  /**
+   * Advances the virtual clock from timer to timer until `isDone` returns true, a violation is reported, or no timer is due by `untilMs`.
+   */
   run(isDone: () => boolean, untilMs: number): Promise<void> {
     return new Promise((resolve, reject) => {
       const step = (): void => {
@@ -52,7 +54,8 @@ export class Timeline {
           reject(thrown);
         }
       };
-      // A tick runs once no promise callback is pending, so all consequences of a timer are over before the next one fires.
+      // Node runs a tick only when no promise callback is pending. All consequences of a timer are therefore over before the next timer
+      // fires.
       const scheduleStep = (): void => process.nextTick(step);
       step();
     });
