@@ -1,4 +1,4 @@
-// A client that stops reading in the middle of a reply, and continues with another one.
+// Tests clients that abort a streamed reply in the middle and then request another one.
 import Anthropic from '@anthropic-ai/sdk';
 import { GoogleGenAI } from '@google/genai';
 import OpenAI from 'openai';
@@ -13,7 +13,10 @@ afterAll(() => floe.close());
 
 const messages = (content: string) => [{ role: 'user' as const, content }];
 
-/** Each begins to read a story, stops at the first piece of text, and then resolves. */
+/**
+ * Functions that stream a story with one vendor's SDK, abort the stream at the first piece of text, and resolve when the SDK has reported
+ * the abort.
+ */
 const ABORT: Readonly<Record<string, (content: string) => Promise<void>>> = {
   async anthropic(content) {
     const client = new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key });

@@ -1,4 +1,4 @@
-// The agents of docs/guides/use-an-sdk.md, each run by the `shell` harness in a session of its own.
+// Runs the agents of docs/guides/use-an-sdk.md, each with the `shell` harness in a separate session.
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -11,7 +11,7 @@ import { defined } from './floe.ts';
 const FOLDER = join(packageRoot(), 'verify', 'conformance', 'agents');
 const guide = await readFile(join(packageRoot(), 'docs', 'guides', 'use-an-sdk.md'), 'utf8');
 
-/** The dialect of each agent. */
+/** The dialect of each agent, by its file name. */
 const AGENTS: Readonly<Record<string, DialectName>> = {
   'anthropic.mjs': 'anthropic',
   'google-genai.mjs': 'gemini',
@@ -34,7 +34,7 @@ const SCENARIO: ScenarioInput = {
 
 let stack: Stack;
 beforeAll(async () => {
-  // The local back end, because a sandbox would not see the SDKs, and isolation is tested elsewhere.
+  // Uses the local back end, because a sandbox would not contain the SDKs. Other suites test isolation.
   stack = await startStack({ sim: { scenarios: [SCENARIO] }, backend: 'local' });
 });
 afterAll(() => stack.close());

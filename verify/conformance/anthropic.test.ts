@@ -1,4 +1,4 @@
-// @anthropic-ai/sdk against the `anthropic` dialect.
+// Tests @anthropic-ai/sdk with the proxy's `anthropic` dialect.
 import Anthropic, { type ClientOptions } from '@anthropic-ai/sdk';
 import { betaZodTool } from '@anthropic-ai/sdk/helpers/beta/zod';
 import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod';
@@ -45,12 +45,12 @@ const result = (tool_use_id: string, content: string | [Anthropic.TextBlockParam
   tool_use_id,
   content,
 });
-/** The policy writes line breaks between thinking, text and calls. */
+/** Returns the first text of a message, without the line breaks that the policy writes between thinking, text and calls. */
 const textOf = ({ content }: { content: readonly Anthropic.Beta.BetaContentBlock[] | readonly Block[] }) => {
   for (const block of content) if (block.type === 'text') return block.text.trim();
   return undefined;
 };
-/** The calls of a message. */
+/** Returns the tool calls of a message. */
 const callsOf = ({ content }: { content: readonly Anthropic.Beta.BetaContentBlock[] | readonly Block[] }) =>
   content.flatMap((block) =>
     block.type === 'tool_use' ? [{ id: block.id, name: block.name, input: Weather.parse(block.input) }] : [],
@@ -184,7 +184,7 @@ describe('a message thread', () => {
   });
 
   it('is sent whole once more when the session does not know it', async () => {
-    /** Sends a request to the current session. */
+    /** A `fetch` that redirects requests to the base URL of the current session, so that one SDK client can be used for two sessions. */
     const fetchCurrent: typeof fetch = (url, init) => {
       const headers = new Headers(init?.headers);
       headers.delete('authorization');

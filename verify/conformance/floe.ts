@@ -1,4 +1,5 @@
-// The real proxy and journal in front of the simulated engine. What was recorded is compared with the engine's own ledger.
+// Starts floe's proxy and journal with the simulated engine, and compares what they recorded with the engine's own ledger of sampled
+// tokens.
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,18 +23,21 @@ import type { Completion } from '../../src/tokens/completion.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import { SCENARIOS } from './scenarios.ts';
 
-/** Small enough that a test can exceed it with one message, large enough for every conversation of the suite. */
+/**
+ * Context window of the engine in tokens: small enough that one message can exceed it, and large enough for every other conversation of the
+ * suite.
+ */
 const MAX_MODEL_LEN = 4096;
 
-/** All sessions here are first attempts. */
+/** Attempt number of every session in this suite: the first attempt. */
 const ATTEMPT = 0;
 
 let sessions = 0;
 
 export type FloeOptions = {
-  /** Further settings of the simulated engine. */
+  /** Settings of the simulated engine that replace the defaults of this suite. */
   readonly sim?: SimConfigInput;
-  /** Further settings of the proxy. */
+  /** Settings of the proxy, in addition to the defaults of this suite. */
   readonly proxy?: Pick<ProxyDeps, 'heartbeatMs' | 'abandonGraceMs'>;
 };
 
@@ -49,7 +53,7 @@ async function startParts(options: FloeOptions) {
 
 type Parts = Awaited<ReturnType<typeof startParts>>;
 
-/** Starts engine and proxy on free ports. */
+/** Starts the simulated engine and the proxy on free ports, and opens a first session. */
 export async function startFloe(options: FloeOptions = {}): Promise<Floe> {
   const parts = await startParts(options);
   const first = newIdentity();
@@ -76,7 +80,7 @@ function openSession({ proxy }: Parts, { sessionId, key }: Identity): Promise<Pr
   });
 }
 
-/** Runs one session at a time. */
+/** The running proxy and engine, with one open session at a time. */
 export class Floe {
   readonly sim: Parts['sim'];
   readonly engines: Parts['engines'];
@@ -98,31 +102,31 @@ export class Floe {
     return this.identity.key;
   }
 
-  /** What an agent finds in its environment. */
+  /** The URL under which an agent sends model calls in the current session; floe sets it in the agent's environment. */
   get baseUrl(): string {
     return `${this.proxy.origin}/s/${this.key}`;
   }
 
-  /** Closes and checks the session, and opens the next one. */
+  /** Ends and checks the current session, and opens another one. */
   async renew(): Promise<void> {
     await this.check();
     this.identity = newIdentity();
     this.session = await openSession(this.parts, this.identity);
   }
 
-  /** Everything that the engine sampled for this session, in order. */
+  /** Returns the ledger entries of all replies that the engine sampled in the current session, in order. */
   ledger(): LedgerEntry[] {
     return this.sim.ledger.entries({ sessionId: this.identity.sessionId });
   }
 
-  /** The last completion. Throws when there is none. */
+  /** The last completion that the proxy recorded in the current session. Throws when there is none. */
   get last(): Completion {
     return defined(this.session.completions().at(-1));
   }
 
   /**
-   * Ends the session and compares what was recorded, what is on the disk and what would be trained with the ledger. Returns the
-   * trajectory. May be called twice.
+   * Ends the session and compares three things with the ledger: the recorded completions, the journal on disk and the trajectory. Returns
+   * the trajectory. May be called twice.
    */
   async check(): Promise<Trajectory> {
     await this.session.close();
@@ -139,7 +143,10 @@ export class Floe {
     return trajectory;
   }
 
-  /** Ends the session; its turns must have become one trace, each sampled in exactly the context that it is trained in. */
+  /**
+   * Ends and checks the session, and checks that its turns became one trace in which every turn was sampled in exactly the context in which
+   * it is trained.
+   */
   async checkOneTrace(): Promise<void> {
     const { traces, audit } = await this.check();
     expect(traces).toHaveLength(1);
@@ -148,7 +155,7 @@ export class Floe {
     expect(audit.tokens.trained).toBe(audit.tokens.sampled);
   }
 
-  /** What the journal's files hold of this session. */
+  /** Reads the completions of the current session from the journal's files. */
   private async readJournal(): Promise<readonly Completion[]> {
     const { dir } = this.parts;
     const names = (await readdir(dir)).sort();
@@ -171,7 +178,7 @@ export class Floe {
   }
 }
 
-/** The value; throws when it is `undefined` or `null`, which fails the test. */
+/** Returns the value. Throws when it is `undefined` or `null`, which fails the test. */
 export function defined<T>(value: T | undefined | null): T {
   if (value === undefined || value === null) throw new Error(`a value is ${value}`);
   return value;
@@ -179,7 +186,7 @@ export function defined<T>(value: T | undefined | null): T {
 
 type Columns = Readonly<Record<string, unknown>> & { readonly id: string };
 
-/** By completion, because the ledger is in the order in which sampling ended. */
+/** Returns columns by completion id, so that the comparison ignores order: the ledger is ordered by the end of sampling. */
 function byId(columns: readonly Columns[]): Record<string, unknown> {
   return Object.fromEntries(columns.map(({ id, ...rest }) => [id, rest]));
 }
@@ -204,8 +211,8 @@ function ledgerColumns(entry: LedgerEntry): Columns {
   };
 }
 
-/** A red pixel. */
+/** A PNG image of one red pixel, in base64. */
 export const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==';
 
-/** More text than fits the engine's context window. */
+/** A text that exceeds the engine's context window. */
 export const TOO_LONG = 'word '.repeat(2 * MAX_MODEL_LEN);

@@ -1,4 +1,4 @@
-// @google/genai against the `gemini` dialect.
+// Tests @google/genai with the proxy's `gemini` dialect.
 import {
   ApiError,
   type CallableTool,
@@ -54,14 +54,14 @@ const png = createPartFromBase64(PNG, 'image/png');
 const result = ({ id, name }: FunctionCall, output: string): Part => ({
   functionResponse: { ...(id === undefined ? {} : { id }), name: defined(name), response: { output } },
 });
-/** The first candidate's content. */
+/** Returns the content of the first candidate. */
 const contentOf = ({ candidates }: GenerateContentResponse) => defined(candidates?.[0]?.content);
 const thoughtOf = (response: GenerateContentResponse) =>
   (contentOf(response).parts ?? []).flatMap((part) => (part.thought ? [part.text] : [])).join('');
-/** The policy writes line breaks between thinking, text and calls. */
+/** Returns the text of a response, without the line breaks that the policy writes between thinking, text and calls. */
 const textOf = (response: GenerateContentResponse) => defined(response.text).trim();
 
-/** All of a stream: its text, thinking and calls as the SDK's own getters give them, its parts, and the last response. */
+/** Reads a stream to its end. Returns its text, thinking and calls as the SDK's getters return them, its parts, and the last response. */
 async function read(stream: AsyncIterable<GenerateContentResponse>) {
   const calls: FunctionCall[] = [];
   const parts: Part[] = [];
@@ -201,7 +201,7 @@ it('images reach the policy', async () => {
 });
 
 describe('errors', () => {
-  /** The error of a request that must fail. */
+  /** Sends a request that must fail, and returns its error. */
   const failure = async (stream: boolean, request: ReturnType<typeof ask>, over?: ClientOptions): Promise<ApiError> => {
     const sent = stream
       ? models(over).generateContentStream(request).then(read)

@@ -1,5 +1,5 @@
-// `npm run verify -- conformance`: the official SDKs and two agent frameworks drive the proxy; closes with "N passed, N failed". They are
-// installed from verify/conformance/package-lock.json, separately from the packages that floe itself needs.
+// `npm run verify -- conformance`: sends requests to floe's proxy with the official SDKs and two agent frameworks, and checks the replies.
+// Ends with "N passed, N failed". The SDKs are installed from verify/conformance/package-lock.json, separately from floe's own packages.
 //
 //   npm run verify -- conformance [--json] [OPTION OF VITEST…]
 import { spawnSync } from 'node:child_process';
@@ -11,14 +11,14 @@ import { countTests } from '../../tools/vitest.ts';
 
 const FOLDER = join(packageRoot(), 'verify', 'conformance');
 
-/** Runs a program with its output shown; ends this process when it fails. */
+/** Runs a program and shows its output. Ends this process when the program fails. */
 function run(program: string, args: readonly string[]): void {
   const { error, status } = spawnSync(program, args, { cwd: FOLDER, stdio: 'inherit' });
   if (error !== undefined) throw new Error(`${program} could not be started: ${error.message}`);
   if (status !== 0) process.exit(status ?? 1);
 }
 
-/** Runs `npm ci` unless the SDKs were installed from this very lock file. */
+/** Installs the SDKs with `npm ci`, unless they were already installed from this version of the lock file. */
 function ensureSdks(): void {
   const stamp = join(FOLDER, 'node_modules', '.floe-lock');
   const digest = createHash('sha256')

@@ -1,4 +1,4 @@
-// OpenAI's Agents SDK over the `openai_responses` and `openai_chat` dialects.
+// Tests OpenAI's Agents SDK with the proxy's `openai_responses` and `openai_chat` dialects.
 import {
   Agent,
   type AgentConfiguration,
@@ -38,7 +38,7 @@ const NOTE = tool({
 const SETTINGS = { name: 'Tester', instructions: 'Be brief.', model: 'policy' };
 const agent = (over: Partial<AgentConfiguration> = {}) => new Agent({ ...SETTINGS, ...over });
 
-/** The arguments of a run's tool calls. */
+/** Returns the arguments of the tool calls in a run. */
 const argumentsIn = (items: readonly RunItem[]) =>
   items.flatMap(({ rawItem }): unknown[] => (rawItem?.type === 'function_call' ? [JSON.parse(rawItem.arguments)] : []));
 
@@ -46,7 +46,7 @@ describe.each([
   { dialect: 'openai_responses', useResponses: true },
   { dialect: 'openai_chat', useResponses: false },
 ])('$dialect', ({ dialect, useResponses }) => {
-  /** Without tracing, which would send its traces of a run to the vendor. */
+  /** Returns a runner for the current session. Its tracing is disabled, because it would send traces of the run to the vendor. */
   const runner = (over: ClientOptions = {}) => {
     const openAIClient = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0, ...over });
     return new Runner({ modelProvider: new OpenAIProvider({ openAIClient, useResponses }), tracingDisabled: true });
@@ -83,7 +83,8 @@ describe.each([
     expect(first.finalOutput?.trim()).toBe('A candle.');
     const second = await runner().run(riddler, [...first.history, user('Really?')]);
     expect(second.finalOutput?.trim()).toBe('Still a candle.');
-    // Over chat completions the framework sends no reasoning back; each turn is then a trace, in the context that it had.
+    // With chat completions the framework does not send reasoning back. Each turn then becomes a separate trace, with the context in which
+    // it was sampled.
     if (useResponses) await floe.checkOneTrace();
     const { audit } = await floe.check();
     expect(audit).toMatchObject({ exact_context_share: 1, completions: { recorded: 2, trained: 2 } });

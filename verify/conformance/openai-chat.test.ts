@@ -1,4 +1,4 @@
-// openai against the `openai_chat` dialect.
+// Tests the openai SDK with the proxy's `openai_chat` dialect.
 import OpenAI, { type ClientOptions } from 'openai';
 import { zodFunction, zodResponseFormat } from 'openai/helpers/zod';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
@@ -16,7 +16,7 @@ afterAll(() => floe.close());
 type Params = Omit<OpenAI.ChatCompletionCreateParamsNonStreaming, 'stream'>;
 type Completion = OpenAI.ChatCompletion;
 type ToolCall = OpenAI.ChatCompletionMessageToolCall;
-/** floe adds the thinking of the policy to messages, as vLLM and SGLang do. */
+/** The field that floe adds to messages for the policy's thinking, as vLLM and SGLang do. */
 type Reasoning = { readonly reasoning_content?: string };
 
 const client = (over: ClientOptions = {}) =>
@@ -49,12 +49,12 @@ const argumentsOf = (call: ToolCall): unknown =>
 const messageOf = ({ choices }: Completion): OpenAI.ChatCompletionMessage & Reasoning => defined(choices[0]).message;
 const finishOf = ({ choices }: Completion) => choices[0]?.finish_reason;
 const callsOf = (message: OpenAI.ChatCompletionMessage) => defined(message.tool_calls);
-/** The policy writes line breaks between thinking, text and calls. */
+/** Returns the text of a completion, without the line breaks that the policy writes between thinking, text and calls. */
 const textOf = (completion: Completion) => messageOf(completion).content?.trim();
 
 /**
- * The SDK's own accumulators keep the fields of the vendor's API: the runner drops `reasoning_content`, and a stream keeps its last
- * piece. The next prompt then lacks what the policy thought, and each turn is trained in the context that it had.
+ * Checks that each of two turns is trained in the context in which it was sampled. The turns may be separate traces, because the SDK does
+ * not send all thinking back: its tool runner drops `reasoning_content`, and its stream accumulator keeps only the last piece.
  */
 async function checkContexts() {
   const { audit } = await floe.check();

@@ -1,4 +1,4 @@
-// Vercel's AI SDK, with its provider for each dialect.
+// Tests Vercel's AI SDK with its provider for each dialect.
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createGoogleGenerativeAI } from '@ai-sdk/google';
 import { createOpenAI } from '@ai-sdk/openai';
@@ -30,7 +30,7 @@ const openai = (apiKey: string) => createOpenAI({ baseURL: `${floe.baseUrl}/v1`,
 
 type Provider = {
   readonly dialect: DialectName;
-  /** Whether it sends the thinking of earlier replies back. */
+  /** Whether the provider sends the thinking of earlier replies back in later requests. */
   readonly keepsReasoning: boolean;
   readonly model: (id: string, apiKey: string) => LanguageModel;
 };
@@ -70,7 +70,10 @@ describe.each(PROVIDERS)('$dialect', ({ dialect, keepsReasoning, model }) => {
     prompt: 'How is the weather in Paris and Oslo?',
   });
 
-  /** Two turns are one trace if the framework sent the first one back unchanged, and otherwise two, each in its own context. */
+  /**
+   * Checks that two turns became one trace if the framework sent the first one back unchanged, and otherwise two traces, each with the
+   * context in which its turn was sampled.
+   */
   const checkTurns = async () => {
     expect(floe.session.completions().map((completion) => completion.dialect)).toEqual([dialect, dialect]);
     if (keepsReasoning) return await floe.checkOneTrace();
@@ -177,14 +180,16 @@ describe.each(PROVIDERS)('$dialect', ({ dialect, keepsReasoning, model }) => {
 
 type ProviderOptions = NonNullable<Parameters<typeof generateText>[0]['providerOptions']>;
 
-/** By default the Responses provider refers to the items of earlier replies by id; with these options it sends them. */
+/**
+ * Provider options with which requests contain the whole items of earlier replies. By default the Responses provider refers to them by id.
+ */
 const WHOLE_ITEMS: ProviderOptions = { openai: { store: false, include: ['reasoning.encrypted_content'] } };
 
 describe.each<{ providerOptions: ProviderOptions; history: readonly string[] }>([
   { providerOptions: {}, history: ['item_reference', 'item_reference', 'function_call'] },
   { providerOptions: WHOLE_ITEMS, history: ['reasoning', 'assistant', 'function_call'] },
 ])('openai_responses, with the settings $providerOptions', ({ providerOptions, history }) => {
-  /** The types, or else the roles, of the items of the last request. */
+  /** For each item of the last request, its type, or its role when it has no type. */
   let sent: readonly (string | undefined)[] = [];
   const provider = () =>
     createOpenAI({

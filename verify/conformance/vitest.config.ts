@@ -1,13 +1,13 @@
 import { defineConfig } from 'vitest/config';
 
-/** For `vitest run` in the repository root. */
+/** Configuration of vitest for this suite, which is run from the repository root. */
 export default defineConfig({
   test: {
     include: ['verify/conformance/*.test.ts'],
     setupFiles: ['verify/conformance/loopback.ts'],
     pool: 'threads',
     isolate: false,
-    // SDKs wait for seconds between two attempts.
+    // The time limits are long, because SDKs wait for seconds before they retry a request.
     testTimeout: 60_000,
     hookTimeout: 60_000,
   },

@@ -1,4 +1,4 @@
-// Streams that heartbeats keep open before the first token, and streams that the engine aborts after it.
+// Tests streams that stay open by heartbeats before the first token, and streams that the engine aborts after the first token.
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createGoogleGenerativeAI } from '@ai-sdk/google';
 import { createOpenAI } from '@ai-sdk/openai';
@@ -18,7 +18,7 @@ const vercel = async (model: LanguageModel, content: string) => {
   const result = streamText({ model, messages: say(content), maxRetries: 0, onError });
   await result.consumeStream();
   if (failures.length > 0) throw failures[0];
-  // Its provider for Google ignores errors among the events; the end of the reply is then missing.
+  // The SDK's provider for Google ignores error events, so the end of the reply is checked as well.
   const reason = await result.finishReason;
   if (reason !== 'stop') throw new Error(`ended by ${reason}`);
   return await result.text;
@@ -26,7 +26,7 @@ const vercel = async (model: LanguageModel, content: string) => {
 
 type Reader = (floe: Floe, content: string) => Promise<string>;
 
-/** Each reads a stream to its end with the SDK's own accumulator, and resolves to the text. */
+/** Functions that read a stream to its end with an SDK's own accumulator, and resolve to its text. */
 const READERS: Readonly<Record<string, Reader>> = {
   '@anthropic-ai/sdk': async (floe, content) => {
     const client = new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key, maxRetries: 0 });
@@ -68,7 +68,7 @@ const READERS: Readonly<Record<string, Reader>> = {
 describe('a stream that waits for its first token', () => {
   let floe: Floe;
   beforeAll(async () => {
-    // Headers and heartbeats go out after a second.
+    // The first token arrives after 1.5 s. The proxy sends headers and heartbeats from one second on.
     floe = await startFloe({ sim: { firstTokenDelayMs: 1_500 }, proxy: { heartbeatMs: 40 } });
   });
   afterEach(() => floe.renew());

@@ -73,7 +73,7 @@ if (!options['no-harnesses']) {
 const counted = lines.filter((line) => line.counted);
 const figures = {
   tokens: counted.reduce((sum, { sampled }) => sum + sampled, 0),
-  // Mismatches are summed over all rows: a wrong token counts in every way in which it was built.
+  // A wrong token is counted once for each row whose samples contain it.
   mismatches: lines.reduce((sum, line) => sum + line.mismatches, 0),
   trained_twice: lines.reduce((sum, line) => sum + line.trained_twice, 0),
   unaccounted: counted.reduce((sum, line) => sum + line.unaccounted, 0),

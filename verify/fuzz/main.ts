@@ -50,7 +50,7 @@ const MAX_LAG_LARGEST_MS = 1_000;
  * requests that is still held does not.
  */
 const MAX_HEAP_GROWTH_MB = 16;
-/** One of this many inputs is valid, and its reply is checked. */
+/** One input in this many is a valid request, whose reply is checked. */
 const VALID_EVERY = 20;
 /**
  * Number of times that each heavy body is sent. The shortest blocking counts, because other programs on the machine lengthen the others.

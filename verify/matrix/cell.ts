@@ -64,7 +64,10 @@ export type Cell = {
   build(input: { readonly row: Row }): CellPlan;
 };
 
-/** Settings that make the same test case capture and build in another way. */
+/**
+ * Settings with which a test case runs once more with another engine API or other task fields, to compare the ways in which floe captures
+ * calls and builds traces.
+ */
 export type Way = {
   /** The engine API that floe uses. The default is vLLM's. */
   readonly kind?: EngineKind;

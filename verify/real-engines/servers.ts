@@ -1,18 +1,18 @@
-// Starts a server on loopback and stops it with everything that it started.
+// Starts an inference server on loopback, and stops it together with the processes that it started.
 import { spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 
-/** vLLM compiles and profiles for a minute on two cores. */
+/** Longest time until a started server answers, ms. vLLM compiles and profiles for a minute on two cores. */
 const START_TIMEOUT_MS = 300_000;
 const POLL_INTERVAL_MS = 300;
-/** A server that does not end within this time after SIGTERM is killed. */
+/** Time after SIGTERM after which a server that still runs is killed, ms. */
 const STOP_TIMEOUT_MS = 10_000;
-/** Lines of a log that are quoted when a server does not start. */
+/** Most lines from the end of the log that the error message quotes when a server does not start. */
 const QUOTED_LINES = 15;
 
-/** How to start a server. */
+/** The command that starts a server, with its arguments and additional environment variables. */
 export type ServerCommand = {
   readonly command: string;
   readonly args: readonly string[];
@@ -21,7 +21,7 @@ export type ServerCommand = {
 
 export type RunningServer = { readonly url: string; stop(): Promise<void> };
 
-/** A port that was free a moment ago. */
+/** Resolves to a port on loopback that was free when it was checked. */
 export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const probe = createServer();
@@ -34,13 +34,16 @@ export function freePort(): Promise<number> {
   });
 }
 
-/** Resolves when the server answers /health. Rejects with the end of its log when it ends before that or does not answer in time. */
+/**
+ * Starts a server and waits until it answers /health. Rejects with the end of its log when the server ends before that or does not answer
+ * within `START_TIMEOUT_MS`.
+ */
 export async function startServer(
   { command, args, env = {} }: ServerCommand,
   { port, log }: { readonly port: number; readonly log: string },
 ): Promise<RunningServer> {
   const output = openSync(log, 'w');
-  // A process group of its own: servers start workers, which must end with them.
+  // The server runs in a separate process group, so that the workers that it starts can be ended together with it.
   const child = spawn(command, args, {
     env: { ...process.env, ...env },
     stdio: ['ignore', output, output],
@@ -60,7 +63,7 @@ export async function startServer(
     if (child.pid === undefined) return;
     signalGroup(child.pid, 'SIGTERM');
     await Promise.race([ended, sleep(systemClock, STOP_TIMEOUT_MS)]);
-    // Workers may still run after the server itself has ended.
+    // Kills the whole group, because workers may still run after the server itself has ended.
     signalGroup(child.pid, 'SIGKILL');
   };
   const url = `http://127.0.0.1:${port}`;
