@@ -61,7 +61,10 @@ export type CallOptions = {
   readonly replySeconds?: number | undefined;
 };
 
-/** What the time limit applies to: the whole reply, the headers and then each wait for a chunk, or the headers only. */
+/**
+ * `limit` is what the time limit applies to. `reply`: the whole reply (default). `chunk`: the headers, and then each wait for a chunk
+ * separately. `head`: the headers only.
+ */
 type StreamOptions = CallOptions & { readonly limit?: 'reply' | 'chunk' | 'head' };
 
 /**

@@ -2,8 +2,8 @@
 export type PlaceholderCall = { readonly id: string; readonly name: string };
 
 /**
- * Question and answer of placeholder histories. Each has two words, because the tokens of the second word do not depend on the text
- * before the first.
+ * Texts of the user message and of the assistant message in placeholder histories. Each text has two words, because the tokens of the
+ * second word do not depend on what the template writes before the text.
  */
 // words: quoted
 const PLACEHOLDER_QUESTION = 'Go on';

@@ -9,8 +9,8 @@ import { MODEL_TIMEOUT_MS, promptOf, skillFiles, tokenLimits, withLogLink } from
 import { exitFailure, lastJsonLine } from './report.ts';
 
 /**
- * Text that only the line with the result contains, which ends the output. Inside JSON strings the quotes are escaped, so no other text
- * contains it.
+ * Text that occurs only in the line with the result, the last line of the output. It cannot occur inside a JSON string, where quotes are
+ * escaped.
  */
 const RESULT_MARKER = '"type":"result"';
 
@@ -45,7 +45,7 @@ const resultSchema = z.looseObject({
   errors: z.array(z.string()).optional(),
 });
 
-/** Text that only the line contains with which Claude Code starts the work on each prompt. */
+/** Text that occurs only in the line that Claude Code prints when it starts to work on a prompt. */
 const INIT_MARKER = '"subtype":"init"';
 const initSchema = z.looseObject({
   type: z.literal('system'),

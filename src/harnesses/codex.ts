@@ -14,7 +14,7 @@ const PROVIDER = 'floe';
 /** Name of the environment variable that holds the API key, so that the configuration file does not contain it. */
 const KEY_VARIABLE = 'FLOE_API_KEY';
 
-/** Text that only the lines contain which report the state of a turn. Inside JSON strings the quotes are escaped. */
+/** Text that occurs only in lines that report the state of a turn. It cannot occur inside a JSON string, where quotes are escaped. */
 const TURN_MARKER = '{"type":"turn.';
 
 /** Retries of one request, enough for a few seconds without an engine or proxy. */

@@ -8,9 +8,12 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { promptOf, skillFiles, tokenLimits, withLogLink } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Text that only the line with the result contains, which ends the output. Inside JSON strings the quotes are escaped. */
+/**
+ * Text that occurs only in the line with the result, the last line of the output. It cannot occur inside a JSON string, where quotes are
+ * escaped.
+ */
 const RESULT_MARKER = '{"type":"result"';
-/** Text that only lines with errors contain. The last of these lines states the cause when the result line does not. */
+/** Text that occurs only in lines that report an error. The last of these lines states the cause when the result line does not. */
 const ERROR_MARKER = '{"type":"error"';
 
 /** Text that Gemini CLI writes to stderr when MCP servers did not start. It does not name the servers. */

@@ -19,7 +19,10 @@ const PACKAGES: Readonly<Partial<Record<DialectName, string>>> = {
   anthropic: '@ai-sdk/anthropic',
 };
 
-/** Texts that only those lines contain which end a model call or report an error. Inside JSON strings the quotes are escaped. */
+/**
+ * Texts that occur only in lines that report the end of a model call or an error. They cannot occur inside a JSON string, where quotes are
+ * escaped.
+ */
 const STEP_MARKER = '{"type":"step_finish"';
 const ERROR_MARKER = '{"type":"error"';
 

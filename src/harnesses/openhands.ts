@@ -4,7 +4,7 @@ import { type CheckedContext, defineHarness, imageProgramSchema } from './define
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Text that only lines with events contain. Inside JSON strings the quotes are escaped. */
+/** Text that occurs only in lines with events. It cannot occur inside a JSON string, where quotes are escaped. */
 const EVENT_MARKER = '"kind": "';
 
 /** Exit code with which a shell, or the sandbox, reports that a program does not exist. */

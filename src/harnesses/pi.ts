@@ -7,7 +7,7 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { skillFiles, tokenLimits } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Text that only lines contain which end a message, of the model or of a tool. */
+/** Text that occurs only in lines that report the end of a message of the model or of a tool. */
 const MESSAGE_END_MARKER = '"message_end"';
 
 /** Start of the JSON field that holds a message's stop reason. Inside JSON strings the quotes are escaped. */

@@ -9,7 +9,10 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { MODEL_TIMEOUT_MS, promptOf, skillFiles, tokenLimits } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Text that only the line with the result contains, which ends the output. Inside JSON strings the quotes are escaped. */
+/**
+ * Text that occurs only in the line with the result, the last line of the output. It cannot occur inside a JSON string, where quotes are
+ * escaped.
+ */
 const RESULT_MARKER = '"type":"result"';
 
 /** Matches the warning on stderr that names the MCP servers that did not start. Qwen Code continues without them. */

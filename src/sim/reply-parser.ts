@@ -62,7 +62,7 @@ export class ReplyParser {
     this.state = options.insideThinking ? 'reasoning' : 'content';
   }
 
-  /** Adds pieces of the reply's text and returns the parts of the message that a stream shows for them. */
+  /** Adds pieces of the reply's text. Returns the delta of the message that a streamed reply sends for these pieces. */
   push(pieces: readonly TextPiece[]): MessageDelta {
     let reasoning = '';
     let content = '';

@@ -44,7 +44,7 @@ function writeShort(view: DataView, at: number, value: number): number {
 export const FRACTION_DIGITS = 12;
 const FRACTION_HIGH = 10 ** (FRACTION_DIGITS - GROUP_DIGITS);
 const FRACTION_HIGH_INVERSE = 1 / FRACTION_HIGH;
-/** Indexed by a number of decimal places: the factor that extends a fraction with so many places to {@link FRACTION_DIGITS} places. */
+/** For each number of decimal places, the factor that extends a fraction of that many places to {@link FRACTION_DIGITS} places. */
 const TO_FRACTION = Float64Array.from({ length: FRACTION_DIGITS + 1 }, (_, places) => 10 ** (FRACTION_DIGITS - places));
 
 /**

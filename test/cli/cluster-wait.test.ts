@@ -59,7 +59,7 @@ describe('floe cluster wait', () => {
   });
 
   it('fails when the process that it waits for has ended', async () => {
-    // No pid is this large.
+    // No process can have this pid, because it is larger than the largest pid of Linux.
     const options = { seconds: 60, pid: 2 ** 30, clock: skippingClock() };
     await expect(waitFor(url, options)).rejects.toMatchObject({ code: 'setup_failed' });
     expect(requests).toHaveLength(1);

@@ -14,7 +14,10 @@ const shell = (custom_shell: string): TaskRequestInput['agent'] => ({ harness: '
 type Edge = {
   readonly stage: string;
   readonly task: (marker: string) => TaskRequestInput;
-  /** Text in the environment or command line of the command during which the session is cancelled. */
+  /**
+   * Returns the text by which the test finds a process of the stage, in its environment or command line. The session is cancelled while
+   * this process runs.
+   */
   readonly runningMarker: (marker: string) => string;
   /** Status of the session to wait for before it is cancelled. Needed when a command with the marker also runs in an earlier stage. */
   readonly status?: SessionStatus;

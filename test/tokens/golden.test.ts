@@ -390,7 +390,8 @@ describe('prefix merging', () => {
     const c3 = t.call(h1);
     t.call(h1, { callKind: 'compaction' });
     t.call(t.after(h1, c3));
-    // The branch that started first is the last one to be continued, but by a compaction, which is not an answer.
+    // The chain through c1 has the newest completion. This is a compaction and not an answer, so final_answer selects the chain through
+    // c3.
     t.call(t.after(h1, c1), { callKind: 'compaction' });
     const owner = (fork_owner: string) => chains(t.completions, { fork_owner }).find((chain) => chain.includes('c0'));
     expect(owner('final_answer')).toEqual(['c0', 'c3', 'c5']);

@@ -76,7 +76,7 @@ function pairsOf(symbols: readonly string[]): string[] {
 class Training {
   private readonly words: readonly Word[];
   private readonly counts = new Map<string, number>();
-  /** For each pair, the words in which it occurs or occurred before a merge. */
+  /** For each pair of adjacent symbols, the words that contain it, or contained it before a merge. */
   private readonly wordsWith = new Map<string, Set<Word>>();
 
   constructor(words: readonly Word[]) {

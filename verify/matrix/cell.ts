@@ -77,9 +77,9 @@ export type Way = {
 
 export type CellOptions = {
   readonly backend: RuntimeBackend;
-  /** The folder to which task, result and ledger of failed test cases are written. */
+  /** Path of the folder to which the task, the result and the ledger of each failed test case are written. */
   readonly keepDir: string;
-  /** Whether the files of passed test cases are written as well. */
+  /** Whether the task, the result and the ledger of passed test cases are written to `keepDir` as well. */
   readonly keepAlways?: boolean;
   readonly signal: AbortSignal;
 };

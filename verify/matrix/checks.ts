@@ -138,8 +138,8 @@ export function labelProblems(facts: Facts): string[] {
 const WORK = ['main', 'subagent', 'compaction'];
 
 /**
- * Checks that every reply of the agent's own scenarios that the harness used is in a trace. The token sums alone would also match if all of
- * these were excluded.
+ * Checks that every reply to the agent itself is in a trace, unless the harness abandoned it or did not receive it. {@link
+ * accountProblems} alone would find no problem if all of these replies were excluded from training.
  */
 export function workProblems(facts: Facts): string[] {
   const traced = new Set(facts.traces.flatMap(({ completion_ids }) => completion_ids));

@@ -28,7 +28,8 @@ export type ProcessRow = {
 
 /** Parses the text of /proc/<pid>/stat. A pure function. */
 export function parseStat(pid: number, text: string): ProcessRow {
-  // The second field is the program's name in parentheses, and may itself contain parentheses and spaces.
+  // Splits only the text after the last parenthesis, because the second field is the program's name in parentheses, which may itself
+  // contain parentheses and spaces.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
   const at = (field: number): number => Number(fields[field - 3]);
   return {

@@ -123,8 +123,8 @@ class JsonValueEnd {
   private escaped = false;
 
   /**
-   * Returns the index in this piece at which the value may be complete; `null` when it is not complete yet. A value that is neither
-   * object nor array may be complete from its first character.
+   * Scans the next piece of the value. Returns the index of the closing bracket of an object or array, or of the first character of any
+   * other value, because each of its characters may be the last. `null` when the piece contains no such character.
    */
   find(piece: string): number | null {
     for (let i = 0; i < piece.length; i++) {

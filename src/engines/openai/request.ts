@@ -72,8 +72,8 @@ export function droppedSampling({ sampling }: GenerateRequest): string[] {
 }
 
 /**
- * Removes the thinking from a message, given as JSON text, because it is not a field of OpenAI's API and some APIs refuse it. The
- * field's name with plain quotes cannot occur inside a JSON string.
+ * Removes the thinking from a message, given as JSON text, because it is not a field of OpenAI's API and some APIs refuse it. A text
+ * without the field's quoted name is returned unparsed; this name occurs only as a key, because quotes inside JSON strings are escaped.
  */
 function withoutThinking(text: string): string {
   if (!text.includes('"reasoning_content":')) return text;

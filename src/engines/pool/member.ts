@@ -188,7 +188,10 @@ export class Member implements Candidate {
     }
   }
 
-  /** Runs one call, which begins before this function returns. The call is aborted by `signal`, and by {@link remove} with `abort`. */
+  /**
+   * Calls `call` with the current engine, synchronously. The signal that `call` receives aborts when `signal` does, or when {@link remove}
+   * is called with `abort`.
+   */
   async run<T>(signal: AbortSignal, call: (engine: Engine, signal: AbortSignal) => Promise<T>): Promise<T> {
     const engine = this.current;
     const abort = linkAbort(signal);
@@ -285,7 +288,7 @@ export class Member implements Candidate {
     });
   }
 
-  /** Converts the error of a failed verification to the one that calls on this engine get. */
+  /** Records a failed verification, unless the engine was removed. Returns the error with which calls on this engine then fail. */
   private refused(error: FloeError): FloeError {
     if (this.removed) return error;
     this.breaker.recordFailure();

@@ -18,11 +18,11 @@ export type IdSource = 'meta_info' | 'token_ids' | 'sglext' | 'stream_ids';
 /** What the probe calls have shown about the server's chat completions. */
 export type ChatFeatures = {
   readonly idSource: IdSource;
-  /** The id flags that are set on a call that is not streamed. */
+  /** Flags that make a reply report token ids, for calls that are not streamed. */
   readonly flags: IdFlags;
   /**
-   * The id flags that are set on a streamed call; `null` when streams are not exact, or do not report the weights' versions although
-   * other replies do.
+   * Flags that make a reply report token ids, for streamed calls. `null` when streams are not used: streaming was not requested, streams
+   * lack ids or log-probabilities, or they do not report the weights' versions although other replies do.
    */
   readonly streamFlags: IdFlags | null;
   readonly inputIds: boolean;

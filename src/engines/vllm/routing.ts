@@ -7,7 +7,7 @@ const FIELD = 'routed_experts';
 /** First bytes of every .npy file. One byte each for the major and the minor version follow. */
 const MAGIC = Buffer.from('\x93NUMPY', 'latin1');
 
-/** Length of the magic bytes and the version. */
+/** Length in bytes of the start of a .npy file: the magic bytes and the two bytes of the version. */
 const PREAMBLE_BYTES = 8;
 
 /** The .npy version that stores the length of its header in two bytes. Later versions use four bytes. */

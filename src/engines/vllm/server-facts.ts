@@ -127,7 +127,8 @@ async function unknownChatFields(server: EngineServer, model: string): Promise<R
   };
   if (!(await isRefused(none, NO_MODEL))) return none;
   const all = new Set(fields);
-  // Some servers refuse the model name itself with such a status. One token of the real model has to be sampled then.
+  // A server that refuses even a request without the optional fields refuses the placeholder model name with one of these statuses. The
+  // next calls then name the real model, which samples one token for each.
   const name = (await isRefused(all, NO_MODEL)) ? model : NO_MODEL;
   if (name === model && !(await isRefused(none, model))) return none;
   const refused = await Promise.all(

@@ -74,7 +74,7 @@ export class NodeEngines {
     void this.registerMissing().then(() => this.deps.onChange());
   }
 
-  /** Resolves when every directory that has been received is applied. */
+  /** Resolves when every engine directory that this node has received is applied. */
   idle(): Promise<void> {
     return this.pending;
   }

@@ -2,9 +2,9 @@ import { FloeError } from '../../core/errors.ts';
 import type { CallKind } from '../../schema/index.ts';
 
 /**
- * Most model calls of any kind per turn that the session may have, and the lowest such limit for a session. The sandboxed agent determines
- * the kind of its calls, so it could evade the limit on turns if calls of other kinds were not limited. The numbers are generous because
- * in some harnesses sub-agents do most of the work: a turn that starts three of them causes some thirty calls.
+ * A session that may have N turns may make this many times N model calls of any kind, but at least {@link MIN_CALLS}. The sandboxed agent
+ * determines the kind of its calls, so it could evade the limit on turns if calls of other kinds were not limited. The numbers are
+ * generous because in some harnesses sub-agents do most of the work: a turn that starts three of them causes some thirty calls.
  */
 const CALLS_PER_TURN = 32;
 const MIN_CALLS = 256;

@@ -15,8 +15,8 @@ import { giveUpSession, nextAttempt, requeueSession, wasHandedBack } from './ret
 import { unknownSession } from './views.ts';
 
 /**
- * Largest delivery in bytes whose parts are stored without a check against the session. Few deliveries are refused, and the check costs as
- * much as storing this many bytes.
+ * Largest delivery in bytes that is checked against the session only after its parts have been stored. A check before that costs as much
+ * as storing this many bytes, and few deliveries are refused.
  */
 const UNCHECKED_BYTES = 256 * KIB;
 
@@ -216,8 +216,8 @@ async function hasDelivery(tables: StoreTables, summary: SessionSummary, read: '
 }
 
 /**
- * Whether a node has ever held the session with this epoch and attempt. Every earlier epoch was a lease, because epochs increase by one;
- * the current epoch is a lease only once a node has claimed the session.
+ * Whether a node has ever held the session with this epoch and attempt. Epochs increase by one, so a node has held the session in every
+ * earlier epoch. The current epoch counts only when the session has a node.
  */
 function hasExisted(row: SessionRow, { epoch, attempt }: SessionSummary): boolean {
   if (epoch < 1 || attempt < 1 || attempt > row.attempt) return false;

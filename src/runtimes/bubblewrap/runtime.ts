@@ -192,7 +192,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
 
   private startFailure(bwrapOutput: string, cwd: string): FloeError {
     const stderr = bwrapOutput.trim().slice(-STDERR_CHARS);
-    // The command did not run, so bwrap wrote all of the error output.
+    // This text is a message of bwrap and not of the command, because the command was not started.
     if (stderr.includes("Can't chdir to")) {
       return new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
     }

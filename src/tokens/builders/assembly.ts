@@ -7,8 +7,8 @@ import type { BuiltTrace, TrainedSpan } from './builder.ts';
 type Piece = {
   readonly node: GraphNode;
   /**
-   * Index in the completion's prompt of the first id that the trace takes from it: the prompt's ids from there on separate the previous
-   * reply from this one. For the first completion it is the length of the prompt.
+   * Index in this completion's prompt at which the ids between the previous reply and this reply begin. The first completion of a trace
+   * has no previous reply; for it, this is the length of the prompt.
    */
   readonly promptFrom: number;
   /** Position in the trace's response at which the reply starts. */

@@ -11,7 +11,7 @@ export type Script = {
   generate: boolean;
   chatTokenize: boolean;
   parsers: boolean;
-  /** Whether streams lack the log-probability of a last token without text, as in some releases. */
+  /** Whether streams omit the log-probability of the last token, as some releases of SGLang do when this token has no text. */
   losesLast: boolean;
   seeds: boolean;
   echo: boolean;

@@ -71,8 +71,8 @@ export function expectChains(scene: Pick<Scene, 'mode' | 'client'>, judged: Judg
 }
 
 /**
- * Runs the first two turns of the main agent, and returns the history after them. `echo` makes the changes with which the harness returns
- * a turn.
+ * Runs the first two turns of the main agent, and returns the history after them. `echo` converts each parsed reply to the turn that the
+ * harness puts into its history; by default the turn equals the reply.
  */
 export async function begin(
   session: GoldenSession,

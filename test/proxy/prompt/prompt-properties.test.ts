@@ -65,8 +65,9 @@ class Conversation {
   }
 
   /**
-   * Edits a turn of the history, or none. From that position on, no turn counts as sampled, because none follows the same messages as when
-   * it was sampled.
+   * Returns a copy of the history in which the first sampled turn at or after `editAt` has another text. This turn and all later ones have
+   * `turn: null`, because they are no longer preceded by the messages with which they were sampled. Nothing is changed when `edit` is
+   * `null` or there is no such turn.
    */
   private edited(base: readonly Entry[], { edit, editAt }: Step): Entry[] {
     const at = base.findIndex(({ turn }, index) => turn !== null && index >= editAt);

@@ -136,7 +136,8 @@ describe('the server', () => {
     // The registration of a process that has died arrives late.
     await new NodeProcess('p2').register();
     expect((await living.beat(held)).body.stop).toEqual([]);
-    // The late registration does not displace a process that starts in the meantime either.
+    // A late registration of a dead process, p1, arrives between the registration of p4 and its first call. It does not displace p4
+    // either.
     const next = new NodeProcess('p4');
     await next.register();
     await new NodeProcess('p1').register();

@@ -18,7 +18,7 @@ function png(): Buffer {
   const header = Buffer.alloc(13);
   header.writeUInt32BE(SIDE, 0);
   header.writeUInt32BE(SIDE, 4);
-  // 8 bits for each of red, green and blue.
+  // Sets bit depth 8 and colour type 2 (red, green, blue). The zeros select the standard compression and filters without interlacing.
   header.set([8, 2, 0, 0, 0], 8);
   const rows = Buffer.alloc(SIDE * (1 + 3 * SIDE));
   for (let y = 0; y < SIDE; y++) {
