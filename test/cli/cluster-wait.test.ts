@@ -9,7 +9,10 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { waitFor } from '../../src/cli/cluster-wait.ts';
 import type { Clock } from '../../src/core/clock.ts';
 
-/** A clock on which every wait ends immediately, with its full duration counted. */
+/**
+ * Returns a clock that skips waiting time: each timer fires immediately, and the clock advances by the timer's whole duration. It calls
+ * `onWait` for each timer.
+ */
 function skippingClock(onWait: () => void = () => undefined): Clock {
   let now = 0;
   return {

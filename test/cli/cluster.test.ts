@@ -6,7 +6,10 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { stringify } from 'yaml';
 import { registerCluster } from '../../src/cli/cluster.ts';
 
-/** Programs that log their arguments. sbatch counts its jobs in a file; squeue prints the queue that the test has set. */
+/**
+ * Stand-ins for Slurm's programs, which log their arguments. sbatch counts its jobs in a file, and squeue prints the queue that the test
+ * wrote to a file.
+ */
 const FAKES = {
   sbatch: `n=$(($(wc -l <"$FAKE/jobs") + 1)); echo "$n" >>"$FAKE/jobs"
 if [[ -e $FAKE/refuse && $n -ge 3 ]]; then echo 'sbatch: error: invalid partition' >&2; exit 1; fi
@@ -78,12 +81,12 @@ describe('floe cluster', () => {
     for (const name of ['database', 'server', 'cpu'])
       expect(await readFile(join(run, 'scripts', `${name}.sbatch`), 'utf8')).not.toContain(token.trim());
     expect(await readFile(join(dir, 'env'), 'utf8')).not.toContain('secret-of-the-user');
-    // A later submission keeps the secrets, because the existing database has the same password.
+    // A further submission must keep the secrets, because the existing database continues to use its password.
     await floe('slurm');
     expect(await readFile(join(run, 'token'), 'utf8')).toBe(token);
   });
 
-  it('submits nothing in a dry run', async () => {
+  it('writes the scripts and submits nothing in a dry run', async () => {
     await floe('slurm', '--dry-run', '--out', join(dir, 'out'));
     expect(await readFile(join(dir, 'out', 'server.sbatch'), 'utf8')).toContain('#SBATCH --array=1-2');
     expect(await readFile(join(dir, 'calls'), 'utf8')).toBe('');

@@ -135,7 +135,7 @@ describe('the floe command', () => {
     }
   });
 
-  it('registers, versions and removes engines', async () => {
+  it('registers engines, sets the policy version and removes engines', async () => {
     const other = await startSim({ face: 'sglang' });
     try {
       const added = lastJson(await floe('engines', 'add', other.url, '--kind', 'sglang', '--pool', 'b', '--json'));
@@ -156,7 +156,7 @@ describe('the floe command', () => {
     await floe('engines', 'remove', '127.0.0.1-9');
   });
 
-  it('reports what it found on the machine', async () => {
+  it('reports what works on this machine', async () => {
     const { findings } = lastJson(await floe('doctor', '--json', '--engine', stack.sim.url)) as {
       findings: { part: string; ok: boolean }[];
     };

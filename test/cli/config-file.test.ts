@@ -30,7 +30,7 @@ describe('the configuration file', () => {
     expect(node).toMatchObject({ stall_seconds: null, undelivered_mb: 1024 });
   });
 
-  it('is optional: without it all settings have the defaults of the schemas', async () => {
+  it('may be absent, and then all settings have the defaults of the schemas', async () => {
     const { server, node } = await readSettings({});
     expect(rolloutConfigSchema.parse({})).toMatchObject(server);
     const required = { node_id: 'n', server_url: 'http://127.0.0.1:1', state_dir: '/s', harness_dir: '/h' };
@@ -40,7 +40,7 @@ describe('the configuration file', () => {
   it.each([
     ['server: { queue_order: random }', 'schema_violation', 'server.queue_order'],
     ['server: { lease_seconds: -1 }', 'schema_violation', 'server.lease_seconds'],
-    // Settings with an option and secrets are not allowed in the file.
+    // The file may not contain secrets, or settings that have a command-line option.
     ['server: { token: secret }', 'schema_violation', 'token'],
     ['nodes: {}', 'schema_violation', 'nodes'],
     ['server: [', 'malformed_json', 'floe.yaml'],

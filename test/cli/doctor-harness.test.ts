@@ -54,7 +54,7 @@ describe('doctor --harness', () => {
     });
   });
 
-  it('distinguishes refused calls from absent ones', async () => {
+  it('reports refused calls and absent calls with different texts', async () => {
     const findings = await examine(oneCall('hi').replace('policy', 'another-model'));
     expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'fail request']);
     expect(findings.at(-1)?.text).toMatch(/^none was answered: .*another-model/);
@@ -121,7 +121,7 @@ describe('findingsOf', () => {
 
   const lastOf = (probe: Probe): Finding | undefined => findingsOf(probe, 'openai_chat').at(-1);
 
-  it('fails the reply when the harness repeated the request or disconnected', () => {
+  it('reports a failed reply check when the harness repeated the request or disconnected', () => {
     const marked = (marks: object): Probe => ({
       ...good,
       completions: good.completions.map((completion) => ({ ...completion, ...marks })),
@@ -138,7 +138,7 @@ describe('findingsOf', () => {
     });
   });
 
-  it('fails the tokens when one differs from the ledger, or none is trained', () => {
+  it('reports a failed token check when a token differs from the ledger, or none is trained', () => {
     const mismatch = {
       session_id: 's',
       trace_id: 't',
@@ -154,7 +154,7 @@ describe('findingsOf', () => {
     expect(lastOf({ ...good, ledger: { ...good.ledger, trainable_tokens: 0 } })).toMatchObject({ ok: false });
   });
 
-  it('fails the sandbox when the agent was never started', () => {
+  it('reports a failed sandbox check when the agent was never started', () => {
     const error = { code: 'runtime_failed', message: 'no namespace', stage: 'init', details: {} };
     const probe: Probe = { ...good, result: { ...good.result, outcome: 'infra_error', agent: null, error } };
     expect(lastOf(probe)).toMatchObject({ part: 'sandbox', text: 'infra_error: runtime_failed: no namespace' });

@@ -54,18 +54,18 @@ describe('the token', () => {
     expect(statSync(join(home, 'control-token')).mode & 0o777).toBe(0o600);
   });
 
-  it('is missing with the command that creates it when the token file of the server does not exist', () => {
+  it('is reported as missing with the command that creates it, when the token file of the server does not exist', () => {
     const path = join(home, 'absent');
     const { code, message } = errorOf(() => serverSecrets({ tokenFile: path }));
     expect(code).toBe('setup_failed');
     expect(message).toContain(`create it with: (umask 077; openssl rand -hex 32 > ${path})`);
   });
 
-  it('is absent when the server requires none', () => {
+  it('is absent from the settings of a server without authentication', () => {
     expect(serverSecrets({ auth: false })).toEqual({ callback_secrets: [] });
   });
 
-  it('is not repeated in the error for an invalid file', () => {
+  it('does not occur in the error for an invalid token file', () => {
     const missing = errorOf(() => findToken({ tokenFile: join(home, 'nowhere') }));
     expect(missing).toMatchObject({ code: 'setup_failed', message: expect.stringContaining('--token-file') });
     const two = errorOf(() => findToken({ tokenFile: file('two', 'hidden-a hidden-b') }));
@@ -75,7 +75,7 @@ describe('the token', () => {
 });
 
 describe('--tokens-file', () => {
-  it('has a role and a token on each line', () => {
+  it('reads a role and a token from each line', () => {
     const tokensFile = file('tokens', '# roles\ntrainer abc\n\n  viewer   def\n');
     expect(serverSecrets({ tokensFile }).tokens).toEqual([
       { role: 'trainer', token: 'abc' },
@@ -90,7 +90,7 @@ describe('--tokens-file', () => {
   });
 });
 
-it('reads callback secrets from a file, else the environment, else the floe home, several for a rotation', () => {
+it('reads one or more callback secrets from a file, else the environment, else the floe home', () => {
   expect(serverSecrets({ auth: false }).callback_secrets).toEqual([]);
   file('callback-secret', 'whsec_home\n');
   expect(serverSecrets({ auth: false }).callback_secrets).toEqual(['whsec_home']);
@@ -121,7 +121,7 @@ it('accepts no secret as an argument of any command', () => {
 });
 
 describe('TLS and listeners', () => {
-  it('are configured by the options', () => {
+  it('are configured by the options of the server', () => {
     expect(listenersOf({})).toEqual({ tls: null, node_listener: null, admin_listener: null });
     const options = { tlsCert: 'c', tlsKey: 'k', tlsClientCa: 'a', nodeListen: '0.0.0.0:8081', adminListen: '[::1]:9' };
     expect(listenersOf(options)).toEqual({

@@ -18,7 +18,7 @@ afterEach(async () => {
 });
 
 describe('storageOf', () => {
-  it('is embedded by default', () => {
+  it('returns an embedded database by default', () => {
     expect(storageOf({})).toEqual({ database: null, blobs: null });
   });
 

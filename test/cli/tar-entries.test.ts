@@ -29,7 +29,7 @@ describe('tarEntries', () => {
     writeFileSync(join(dir, 'artifacts', 'line\nbreak'), '');
     symlinkSync(long, join(dir, 'artifacts', 'link'));
     writeFileSync(join(dir, 'artifacts', 'sparse'), '');
-    // More areas of data than fit into the header of a sparse file.
+    // Writes more separate areas of data than the header of a sparse file can list, so that the archive needs additional map blocks.
     const area = Buffer.alloc(4096, 'i');
     for (let i = 0; i < 40; i++) {
       truncateSync(join(dir, 'artifacts', 'sparse'), i * 1024 * 1024);
@@ -76,7 +76,7 @@ describe('tarEntries', () => {
     expect(seen).toEqual(['artifacts/']);
   });
 
-  it('rejects a changed archive with corrupt_record only', async () => {
+  it('rejects every damaged archive with corrupt_record', async () => {
     const archive = packed('--format=posix', '--exclude=sparse');
     const change = fc.record({
       at: fc.nat(archive.length - 1),
@@ -100,7 +100,7 @@ describe('tarEntries', () => {
     );
   });
 
-  it('rejects a name with a size of gigabytes before it is read', async () => {
+  it('rejects a name whose header states gigabytes before reading it', async () => {
     const header = Buffer.alloc(512);
     header.write('././@LongLink');
     header.write('77777777777\0', 124);
@@ -113,7 +113,7 @@ describe('tarEntries', () => {
   });
 });
 
-/** Writes the correct checksum into the header at `at`. */
+/** Writes the correct checksum into the header that starts at offset `at`. */
 function sign(bytes: Buffer, at: number): void {
   bytes.fill(' ', at + 148, at + 156);
   const sum = bytes.subarray(at, at + 512).reduce((total, byte) => total + byte, 0);

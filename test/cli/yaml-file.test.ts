@@ -18,7 +18,7 @@ describe('readTaskFile', () => {
     return readTaskFile(path);
   };
 
-  it('resolves upload sources relative to the file, and keeps sandbox paths', async () => {
+  it('resolves the paths of files to upload from the folder of the task file, and does not change sandbox paths', async () => {
     const task = await read(`
 instruction: fix it
 agent: { harness: pi }

@@ -39,17 +39,17 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-it('knows the dialect of every agent', async () => {
+it('lists the dialect of every agent of the guide', async () => {
   expect((await readdir(FOLDER)).sort()).toEqual(Object.keys(AGENTS));
 });
 
 describe.each(Object.entries(AGENTS))('%s', (name, dialect) => {
-  it('is quoted in the guide as it is run', async () => {
+  it('is the program that the guide quotes', async () => {
     const code = await readFile(join(FOLDER, name), 'utf8');
     expect(guide).toContain(`\`\`\`js\n${code}\`\`\``);
   });
 
-  it('has its conversation trained as it was sampled, in one trace', async () => {
+  it('returns its conversation as one trace, in the context in which it was sampled', async () => {
     const task: TaskRequestInput = {
       instruction: 'Write a greeting.',
       agent: {

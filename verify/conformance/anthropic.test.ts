@@ -68,7 +68,7 @@ describe('a message', () => {
     expect(output_tokens).toBe(floe.last.responseIds.length);
   });
 
-  it('is the same from the stream as the SDK adds it up', async () => {
+  it('is the same when it is streamed and the SDK joins the pieces', async () => {
     const stream = client().messages.stream(ask('Tell me a story'));
     let text = '';
     stream.on('text', (piece) => {
@@ -81,7 +81,7 @@ describe('a message', () => {
     expect(message.stop_reason).toBe('end_turn');
   });
 
-  it('states why it was cut', async () => {
+  it('states the reason when it was cut at a limit', async () => {
     const cut = await client().messages.create(ask('Tell me a story', { max_tokens: 12 }));
     expect(cut.stop_reason).toBe('max_tokens');
     expect(cut.usage.output_tokens).toBe(12);
@@ -94,7 +94,7 @@ describe('a message', () => {
 });
 
 describe('tools', () => {
-  it('are called, and the result is fed back', async () => {
+  it('are called, and their results reach the policy', async () => {
     const params = ask('How is the weather in Paris?', { tools: [WEATHER], system: 'Be brief.' });
     const first = await client().messages.create(params);
     expect(first.stop_reason).toBe('tool_use');
@@ -107,7 +107,7 @@ describe('tools', () => {
     await floe.checkOneTrace();
   });
 
-  it('are called two at once from a stream', async () => {
+  it('are called in parallel from a stream', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
     const stream = client().messages.stream(params);
     const pieces: string[] = [];
@@ -158,7 +158,7 @@ describe('tools', () => {
     },
   );
 
-  it('can be called one at a time', async () => {
+  it('are called one at a time when parallel calls are disabled', async () => {
     const message = await client().messages.create(
       ask('How is the weather in Paris and Oslo?', {
         tools: [WEATHER],
@@ -170,7 +170,7 @@ describe('tools', () => {
 });
 
 describe('a message thread', () => {
-  it('sends only what is new, and is one conversation to the policy', async () => {
+  it('sends only new messages, and the policy receives the whole conversation', async () => {
     const tools = [WEATHER];
     const thread = client().beta.messages.thread({ model: 'policy', max_tokens: 1024, tools, system: 'Be brief.' });
     const first = await thread.send({ role: 'user', content: 'How is the weather in Paris and Oslo?' });
@@ -183,7 +183,7 @@ describe('a message thread', () => {
     await floe.checkOneTrace();
   });
 
-  it('is sent whole once more when the session does not know it', async () => {
+  it('sends all messages again to a session that does not know the thread', async () => {
     /** A `fetch` that redirects requests to the base URL of the current session, so that one SDK client can be used for two sessions. */
     const fetchCurrent: typeof fetch = (url, init) => {
       const headers = new Headers(init?.headers);
@@ -263,7 +263,7 @@ describe('errors', () => {
     expect(error.message).toContain('no such model: claude');
   });
 
-  it('report a wrong key', async () => {
+  it('report an invalid session key', async () => {
     const sent = client({ baseURL: floe.proxy.origin, apiKey: 'wrong' }).messages.create(ask('Hello'));
     await expect(sent).rejects.toBeInstanceOf(Anthropic.AuthenticationError);
   });
@@ -282,7 +282,7 @@ describe('errors', () => {
     expect(error.message).toContain('prompt is too long');
   });
 
-  it('refuse prefill', async () => {
+  it('refuse a request whose last message is a partial reply of the assistant', async () => {
     const messages = [user('Hello'), { role: 'assistant' as const, content: 'Good' }];
     const sent = client().messages.create(ask('', { messages }));
     await expect(sent).rejects.toBeInstanceOf(Anthropic.BadRequestError);
@@ -296,21 +296,21 @@ describe('errors', () => {
     expect(floe.session.requests).toBe(2);
   });
 
-  it('of a busy engine are waited out by the proxy', async () => {
+  it('of a busy engine do not reach the client, because the proxy retries the call', async () => {
     floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
     expect((await client().messages.create(ask('Hello'))).stop_reason).toBe('end_turn');
     expect(floe.session.requests).toBe(1);
   });
 });
 
-it('counts the tokens that a prompt has', async () => {
+it('counts the tokens of a prompt', async () => {
   const { max_tokens, ...params } = ask('How is the weather?', { tools: [WEATHER], system: 'Be brief.' });
   const { input_tokens } = await client().messages.countTokens(params);
   await client().messages.create({ ...params, max_tokens });
   expect(floe.last.promptIds).toHaveLength(input_tokens);
 });
 
-it('lists the one model', async () => {
+it('lists the model of the session', async () => {
   const ids: unknown[] = [];
   for await (const { id, type } of client().models.list()) ids.push([type, id]);
   expect(ids).toEqual([['model', 'policy']]);

@@ -87,14 +87,14 @@ describe('a reply', () => {
     expect(response.usageMetadata?.candidatesTokenCount).toBe(floe.last.responseIds.length);
   });
 
-  it('is the same from a stream', async () => {
+  it('is the same when it is streamed', async () => {
     const { text, last } = await read(await models().generateContentStream(ask('Tell me a story')));
     expect(text).toBe(floe.last.message.content);
     expect(last.candidates?.[0]?.finishReason).toBe('STOP');
     expect(last.usageMetadata?.candidatesTokenCount).toBe(floe.last.responseIds.length);
   });
 
-  it('states why it was cut', async () => {
+  it('states the reason when it was cut at a limit', async () => {
     const cut = await models().generateContent(ask('Tell me a story', { maxOutputTokens: 12 }));
     expect(cut.candidates?.[0]?.finishReason).toBe('MAX_TOKENS');
     const stopped = await models().generateContent(ask('Tell me a story', { stopSequences: ['fox'] }));
@@ -103,7 +103,7 @@ describe('a reply', () => {
 });
 
 describe('tools', () => {
-  it('are called, and the result is fed back', async () => {
+  it('are called, and their results reach the policy', async () => {
     const config = { tools: [WEATHER] };
     const question = user({ text: 'How is the weather in Paris?' });
     const first = await models().generateContent(ask([question], config));
@@ -114,7 +114,7 @@ describe('tools', () => {
     await floe.checkOneTrace();
   });
 
-  it('are called two at once from a stream', async () => {
+  it('are called in parallel from a stream', async () => {
     const config = { tools: [WEATHER] };
     const question = user({ text: 'How is the weather in Paris and Oslo?' });
     const { calls, parts } = await read(await models().generateContentStream(ask([question], config)));
@@ -221,7 +221,7 @@ describe('errors', () => {
     expect(JSON.parse(error.message).error).toMatchObject({ status: 'NOT_FOUND', code: 404 });
   });
 
-  it('report a wrong key', async () => {
+  it('report an invalid session key', async () => {
     const error = await failure(false, ask('Hello'), { baseUrl: floe.proxy.origin, apiKey: 'wrong' });
     expect(error).toMatchObject({ name: 'ApiError', status: 401 });
   });
@@ -245,20 +245,20 @@ describe('errors', () => {
     expect(floe.session.requests).toBe(2);
   });
 
-  it('of a busy engine are waited out by the proxy', async () => {
+  it('of a busy engine do not reach the client, because the proxy retries the call', async () => {
     floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
     expect(textOf(await models().generateContent(ask('Hello')))).not.toBe('');
     expect(floe.session.requests).toBe(1);
   });
 });
 
-it('counts the tokens that a prompt has', async () => {
+it('counts the tokens of a prompt', async () => {
   const { totalTokens } = await models().countTokens({ model: 'policy', contents: 'How is the weather?' });
   await models().generateContent(ask('How is the weather?'));
   expect(floe.last.promptIds).toHaveLength(defined(totalTokens));
 });
 
-it('lists the one model', async () => {
+it('lists the model of the session', async () => {
   const names: unknown[] = [];
   for await (const { name } of await models().list()) names.push(name);
   expect(names).toEqual(['models/policy']);

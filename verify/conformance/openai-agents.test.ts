@@ -90,20 +90,20 @@ describe.each([
     expect(audit).toMatchObject({ exact_context_share: 1, completions: { recorded: 2, trained: 2 } });
   });
 
-  it('is forced to use a tool', async () => {
+  it('uses a tool that the settings force', async () => {
     const forced = agent({ tools: [NOTE], modelSettings: { toolChoice: 'save_note' } });
     const { newItems, finalOutput } = await runner().run(forced, 'Please remember milk.');
     expect(argumentsIn(newItems)[0]).toEqual({ text: 'milk' });
     expect(finalOutput?.trim()).toBe('Noted.');
   });
 
-  it('answers with an object', async () => {
+  it('returns an answer with the requested structure', async () => {
     const expert = new Agent({ ...SETTINGS, outputType: City });
     const { finalOutput } = await runner().run(expert, 'Tell me the facts about Paris.');
     expect(finalOutput).toEqual(CITY);
   });
 
-  it('shows a picture', async () => {
+  it('sends an image to the policy', async () => {
     const question = user([
       { type: 'input_text', text: 'How many in the picture?' },
       { type: 'input_image', image: `data:image/png;base64,${PNG}` },
@@ -112,7 +112,7 @@ describe.each([
     expect(finalOutput).toBe('One picture.');
   });
 
-  it('stops at its own bound', async () => {
+  it('stops at its own limit on turns', async () => {
     const sent = runner().run(agent({ tools: [WEATHER] }), 'How is the weather in Paris?', { maxTurns: 1 });
     await expect(sent).rejects.toBeInstanceOf(MaxTurnsExceededError);
     expect(floe.session.completionCount).toBe(1);
@@ -129,7 +129,7 @@ describe.each([
     await expect(runner().run(agent(), 'Hello')).rejects.toMatchObject({ status: 410 });
   });
 
-  it('retries what the engine failed', async () => {
+  it('retries a call that failed at the engine', async () => {
     floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
     await runner({ maxRetries: 1 }).run(agent(), 'Hello');
     expect(floe.session.requests).toBe(2);

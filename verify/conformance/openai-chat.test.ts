@@ -72,7 +72,7 @@ describe('a completion', () => {
     expect(completion.usage?.completion_tokens).toBe(floe.last.responseIds.length);
   });
 
-  it('is the same from the stream as the SDK adds it up', async () => {
+  it('is the same when it is streamed and the SDK joins the pieces', async () => {
     const stream = chat().stream(ask('Tell me a story', { stream_options: { include_usage: true } }));
     let text = '';
     stream.on('content', (piece) => {
@@ -84,7 +84,7 @@ describe('a completion', () => {
     expect((await stream.totalUsage()).completion_tokens).toBe(floe.last.responseIds.length);
   });
 
-  it('states why it was cut', async () => {
+  it('states the reason when it was cut at a limit', async () => {
     const cut = await chat().create(ask('Tell me a story', { max_completion_tokens: 12 }));
     expect(finishOf(cut)).toBe('length');
     expect(cut.usage?.completion_tokens).toBe(12);
@@ -97,7 +97,7 @@ describe('a completion', () => {
 });
 
 describe('tools', () => {
-  it('are called, and the result is fed back', async () => {
+  it('are called, and their results reach the policy', async () => {
     const params = ask('How is the weather in Paris?', { tools: [WEATHER] });
     const first = await chat().create(params);
     expect(finishOf(first)).toBe('tool_calls');
@@ -110,7 +110,7 @@ describe('tools', () => {
     await floe.checkOneTrace();
   });
 
-  it('are called two at once from a stream', async () => {
+  it('are called in parallel from a stream', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
     const message = await chat().stream(params).finalMessage();
     const calls = callsOf(message);
@@ -125,7 +125,7 @@ describe('tools', () => {
     await checkContexts();
   });
 
-  it.each([false, true])('are run by the runner (stream: %s)', async (stream) => {
+  it.each([false, true])('are run by the tool runner of the SDK (stream: %s)', async (stream) => {
     const ran: string[] = [];
     const tool = zodFunction({
       name: 'get_weather',
@@ -152,7 +152,7 @@ describe('tools', () => {
     },
   );
 
-  it('can be called one at a time', async () => {
+  it('are called one at a time when parallel calls are disabled', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER], parallel_tool_calls: false });
     expect(messageOf(await chat().create(params)).tool_calls).toHaveLength(1);
   });
@@ -169,7 +169,7 @@ describe('reasoning', () => {
     await floe.checkOneTrace();
   });
 
-  it('comes in pieces from a stream', async () => {
+  it('is streamed in pieces', async () => {
     let reasoning = '';
     for await (const { choices } of await chat().create({ ...ask('A riddle!'), stream: true })) {
       reasoning += Delta.parse(choices[0]?.delta ?? {}).reasoning_content ?? '';
@@ -204,7 +204,7 @@ describe('errors', () => {
     expect(error.message).toContain('no such model: gpt');
   });
 
-  it('report a wrong key', async () => {
+  it('report an invalid session key', async () => {
     const sent = chat({ baseURL: `${floe.proxy.origin}/v1`, apiKey: 'wrong' }).create(ask('Hello'));
     await expect(sent).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
   });
@@ -233,7 +233,7 @@ describe('errors', () => {
     expect(floe.session.requests).toBe(2);
   });
 
-  it('of a busy engine are waited out by the proxy', async () => {
+  it('of a busy engine do not reach the client, because the proxy retries the call', async () => {
     floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
     expect(finishOf(await chat().create(ask('Hello')))).toBe('stop');
     expect(floe.session.requests).toBe(1);
@@ -250,7 +250,7 @@ describe('errors', () => {
   });
 });
 
-it('lists the one model', async () => {
+it('lists the model of the session', async () => {
   const ids: string[] = [];
   for await (const { id } of client().models.list()) ids.push(id);
   expect(ids).toEqual(['policy']);

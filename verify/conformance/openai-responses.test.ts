@@ -68,7 +68,7 @@ describe('a response', () => {
     expect(response.usage?.output_tokens).toBe(floe.last.responseIds.length);
   });
 
-  it('is the same from the stream as the SDK adds it up', async () => {
+  it('is the same when it is streamed and the SDK joins the pieces', async () => {
     const stream = responses().stream(ask('Tell me a story'));
     let text = '';
     stream.on('response.output_text.delta', ({ delta }) => {
@@ -80,7 +80,7 @@ describe('a response', () => {
     expect(response.usage?.output_tokens).toBe(floe.last.responseIds.length);
   });
 
-  it('states why it was cut', async () => {
+  it('states the reason when it was cut at a limit', async () => {
     const cut = await responses().create(ask('Tell me a story', { max_output_tokens: 16 }));
     expect(cut).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } });
     expect(cut.usage?.output_tokens).toBe(16);
@@ -104,7 +104,7 @@ describe('tools', () => {
     await floe.checkOneTrace();
   });
 
-  it('are called two at once from a stream, and answered by the id of the response', async () => {
+  it('are called in parallel from a stream, and their results refer to the response by its id', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
     const first = await responses().stream(params).finalResponse();
     const calls = callsOf(first);
@@ -131,12 +131,12 @@ describe('tools', () => {
     },
   );
 
-  it('can be called one at a time', async () => {
+  it('are called one at a time when parallel calls are disabled', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER], parallel_tool_calls: false });
     expect(callsOf(await responses().create(params))).toHaveLength(1);
   });
 
-  it('may take free text', async () => {
+  it('accept free text as their input', async () => {
     const tools = [{ type: 'custom' as const, name: 'save_note', description: 'Any text.' }];
     const params = ask('Please remember milk.', { tools, tool_choice: 'required' as const });
     const [call] = (await responses().create(params)).output;
@@ -204,7 +204,7 @@ describe('errors', () => {
     expect(error).toMatchObject({ status: 404, code: 'not_found' });
   });
 
-  it('report a wrong key', async () => {
+  it('report an invalid session key', async () => {
     const sent = responses({ baseURL: `${floe.proxy.origin}/v1`, apiKey: 'wrong' }).create(ask('Hello'));
     await expect(sent).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
   });
@@ -235,14 +235,14 @@ describe('errors', () => {
     expect(floe.session.requests).toBe(2);
   });
 
-  it('of a busy engine are waited out by the proxy', async () => {
+  it('of a busy engine do not reach the client, because the proxy retries the call', async () => {
     floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
     expect((await responses().create(ask('Hello'))).status).toBe('completed');
     expect(floe.session.requests).toBe(1);
   });
 });
 
-it('counts the tokens that a prompt has', async () => {
+it('counts the tokens of a prompt', async () => {
   const params = ask('How is the weather?', { tools: [WEATHER], instructions: 'Be brief.' });
   const { input_tokens } = await responses().inputTokens.count(params);
   await responses().create(params);

@@ -130,14 +130,14 @@ describe.each(PROVIDERS)('$dialect', ({ dialect, keepsReasoning, model }) => {
     },
   );
 
-  it('asks for an object', async () => {
+  it('requests and parses a structured answer', async () => {
     const question = { model: policy(), prompt: 'Tell me the facts about Paris.' };
     expect((await generateObject({ ...question, schema: City })).object).toEqual(CITY);
     const streamed = streamText({ ...question, output: Output.object({ schema: City }) });
     expect(await streamed.output).toEqual(CITY);
   });
 
-  it('shows a picture', async () => {
+  it('sends an image to the policy', async () => {
     const text = { type: 'text' as const, text: 'How many in the picture?' };
     const image = { type: 'image' as const, image: Buffer.from(PNG, 'base64') };
     const messages = [{ role: 'user' as const, content: [text, image] }];
@@ -166,13 +166,13 @@ describe.each(PROVIDERS)('$dialect', ({ dialect, keepsReasoning, model }) => {
     expect(await fail('Hello')).toMatchObject({ statusCode: 410, isRetryable: false });
   });
 
-  it('retries what the engine failed', async () => {
+  it('retries a call that failed at the engine', async () => {
     floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
     expect((await generateText({ model: policy(), prompt: 'Hello', maxRetries: 1 })).finishReason).toBe('stop');
     expect(floe.session.requests).toBe(2);
   });
 
-  it('learns why a reply was cut', async () => {
+  it('returns the reason for which a reply was cut', async () => {
     const { finishReason } = await generateText({ model: policy(), prompt: 'A story', maxOutputTokens: 16 });
     expect(finishReason).toBe('length');
   });
@@ -202,7 +202,7 @@ describe.each<{ providerOptions: ProviderOptions; history: readonly string[] }>(
       },
     });
 
-  it.each(['generates', 'streams'])('is one trace over a tool loop and a next message: %s', async (way) => {
+  it.each(['generates', 'streams'])('returns one trace for a tool loop and a further message: %s', async (way) => {
     const messages: ModelMessage[] = [{ role: 'user', content: 'How is the weather in Paris?' }];
     const params = { model: provider().responses('policy'), providerOptions, maxRetries: 0, system: 'Be brief.' };
     const turn = async () => {

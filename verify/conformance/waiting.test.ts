@@ -74,20 +74,23 @@ describe('a stream that waits for its first token', () => {
   afterEach(() => floe.renew());
   afterAll(() => floe.close());
 
-  it.each(Object.entries(READERS))('%s: is read over its heartbeats', async (_, read) => {
+  it.each(Object.entries(READERS))('%s: is read to its end although heartbeats precede the tokens', async (_, read) => {
     expect((await read(floe, 'A riddle!')).trim()).toBe('A candle.');
     expect(floe.session.requests).toBe(1);
     await floe.checkOneTrace();
   });
 
-  it.each(Object.entries(READERS))('%s: reports an engine that failed after them', async (_, read) => {
-    floe.sim.setFaults([{ kind: 'reset_mid', after_tokens: 0 }]);
-    await expect(read(floe, 'A riddle!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
-    expect(floe.session.completionCount).toBe(0);
-  });
+  it.each(Object.entries(READERS))(
+    '%s: ends with an error when the engine fails after the heartbeats',
+    async (_, read) => {
+      floe.sim.setFaults([{ kind: 'reset_mid', after_tokens: 0 }]);
+      await expect(read(floe, 'A riddle!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
+      expect(floe.session.completionCount).toBe(0);
+    },
+  );
 });
 
-describe('a stream that breaks off', () => {
+describe('a stream that the engine aborts', () => {
   let floe: Floe;
   beforeAll(async () => {
     floe = await startFloe({ sim: { tokenDelayMs: 5 } });
@@ -95,12 +98,15 @@ describe('a stream that breaks off', () => {
   afterEach(() => floe.renew());
   afterAll(() => floe.close());
 
-  it.each(Object.entries(READERS))('%s: is reported, and the next attempt is another sample', async (_, read) => {
-    floe.sim.setFaults([{ kind: 'reset_mid', after_tokens: 60, times: 1 }]);
-    await expect(read(floe, 'A story!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
-    expect(floe.session.completions()).toEqual([]);
-    expect((await read(floe, 'A riddle!')).trim()).toBe('A candle.');
-    const { audit } = await floe.check();
-    expect(audit.completions).toMatchObject({ recorded: 1, trained: 1 });
-  });
+  it.each(Object.entries(READERS))(
+    '%s: ends with an error and is not recorded, and a later call succeeds',
+    async (_, read) => {
+      floe.sim.setFaults([{ kind: 'reset_mid', after_tokens: 60, times: 1 }]);
+      await expect(read(floe, 'A story!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
+      expect(floe.session.completions()).toEqual([]);
+      expect((await read(floe, 'A riddle!')).trim()).toBe('A candle.');
+      const { audit } = await floe.check();
+      expect(audit.completions).toMatchObject({ recorded: 1, trained: 1 });
+    },
+  );
 });

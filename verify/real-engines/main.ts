@@ -1,5 +1,6 @@
-// `npm run verify -- engines`: the adapters' contract against real servers, which serve a tiny model made here. Installs or builds them
-// first (about 7 GB and ten minutes on two cores). Names as arguments (`llama_cpp`, `vllm`) leave the others out.
+// `npm run verify -- engines`: runs the contract test of floe's engine adapters against real inference servers, which serve a tiny
+// generated model. Installs or builds the servers first (about 7 GB and ten minutes on two cores). With names (`llama_cpp`, `vllm`), tests
+// only these servers.
 //
 //   npm run verify -- engines [NAME…] [--json]
 import { join } from 'node:path';

@@ -42,7 +42,7 @@ const lease = (id: string) => (tables: StoreTables) =>
   tables.sessions.update(id, { status: 'LEASED', node_id: 'n', lease_expires_ms: 9_000 });
 
 describe('CommitRules', () => {
-  it('accepts a change that violates no rule', async () => {
+  it('reports nothing for a change that violates no rule', async () => {
     expect(timeline.violation).toBeNull();
     expect(await commit((tables) => tables.sessions.update('s0', { turns: 1 }))).toBeNull();
   });

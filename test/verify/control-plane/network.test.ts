@@ -50,13 +50,13 @@ describe('a call over the simulated network', () => {
     expect(handledCount).toBe(times);
   });
 
-  it('is handled twice when the request is duplicated, and resolves once', async () => {
+  it('is handled twice when the network duplicates the request, and resolves once', async () => {
     network.faults = { ...RELIABLE_NETWORK, duplicate: 1 };
     expect(await call()).toBe('answer');
     expect(handledCount).toBe(2);
   });
 
-  it('takes effect although the connection back is cut and no reply arrives', async () => {
+  it('has its effect although the network drops all replies', async () => {
     network.partition('server', 'caller', true);
     expect(await call()).toBe('peer_unreachable');
     expect(handledCount).toBe(1);

@@ -6,7 +6,7 @@ import { DEFECTS, withDefect } from '../../../verify/control-plane/planted-defec
 const BUILD = join(packageRoot(), '.build');
 
 describe('withDefect', () => {
-  it.each(DEFECTS)('finds the source text of the defect: $name', (defect) => {
+  it.each(DEFECTS)('finds the text to replace for the defect: $name', (defect) => {
     const { before, after } = withDefect(BUILD, defect);
     expect(after).not.toBe(before);
   });

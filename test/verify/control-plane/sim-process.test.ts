@@ -15,7 +15,7 @@ describe('SimProcess', () => {
     expect(simulated.alive).toBe(false);
   });
 
-  it('runs the inputs of a pause in order after it is resumed', async () => {
+  it('runs the actions that arrived during a pause in order after it is resumed', async () => {
     const timeline = new Timeline();
     const simulated = new SimProcess('a', timeline);
     const done: [string, number][] = [];

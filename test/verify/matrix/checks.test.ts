@@ -45,7 +45,10 @@ const RESULT: CheckedResult = {
   trajectory: { traces: [trace('a', 'b')] },
 };
 
-/** Returns a session for tests with two main calls and one side call, which passes every check; `changes` overrides its fields. */
+/**
+ * Returns a session record for a test. By default it has two calls of the main agent and one side call, and passes every check; `changes`
+ * overrides its fields.
+ */
 function good(changes: Partial<SessionRecord> = {}): SessionRecord {
   return {
     result: RESULT,
@@ -63,8 +66,8 @@ function problemsOf(session: SessionRecord): string[] {
 
 const withResult = (changes: Partial<CheckedResult>): SessionRecord => good({ result: { ...RESULT, ...changes } });
 
-describe('the checks of every cell', () => {
-  it('find no problem in a good session', () => {
+describe('the checks of every test case', () => {
+  it('find no problem in a session without errors', () => {
     expect(problemsOf(good())).toEqual([]);
   });
 
@@ -76,7 +79,7 @@ describe('the checks of every cell', () => {
     ]);
   });
 
-  it('accept the outcome that a cell expects', () => {
+  it('accept the outcome that a test case expects', () => {
     const facts = new Facts(withResult({ outcome: 'agent_error' }));
     expect(taskProblems(facts, { outcome: 'agent_error' })).toEqual([]);
   });

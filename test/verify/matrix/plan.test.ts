@@ -21,12 +21,12 @@ function skipsOf(
   return Object.fromEntries(plan.map(({ dialect, cell, skip }) => [`${cell}/${dialect}`, skip]));
 }
 
-/** Returns the adapters of a harness that speaks one dialect and needs no installation. */
+/** Returns floe's adapters for a test: one harness, which speaks one dialect and needs no installation. */
 const installed = (harness: string): ReadonlyMap<string, Adapter> =>
   new Map([[harness, { dialects: ['gemini'], version: null, installed: true }]]);
 
 describe('the plan', () => {
-  it('has every cell in every dialect of every variant', () => {
+  it('contains every test case in every dialect of every variant', () => {
     const row = plainRow({
       variants: [
         { label: 'one', settings: {} },
@@ -38,12 +38,12 @@ describe('the plan', () => {
     expect(plan.every(({ skip }) => skip === null)).toBe(true);
   });
 
-  it('runs a variant in its own dialects alone', () => {
+  it('runs a variant only in the dialects that it names', () => {
     const row = plainRow({ variants: [{ label: 'one', settings: {}, dialects: ['gemini'] }] });
     expect(new Set(planCells([row], { adapters, served }).map(({ dialect }) => dialect))).toEqual(new Set(['gemini']));
   });
 
-  it('skips cells that cannot be run, with a reason', () => {
+  it('skips test cases that cannot be run, with a reason', () => {
     expect(Object.values(skipsOf(plainRow({ harness: 'unknown' })))[0]).toBe('floe has no harness unknown');
     expect(skipsOf(plainRow(), { served: ['gemini'] })).toMatchObject({
       'edit/anthropic': 'floe does not serve anthropic',
@@ -52,7 +52,7 @@ describe('the plan', () => {
     expect(skipsOf(plainRow({ harness: 'absent' }))['edit/gemini']).toBe('not installed: floe harness install absent');
   });
 
-  it('reads the reason for a cell, for one dialect of it, and for one variant', () => {
+  it('reads the reasons for skipping a test case in all dialects, in one dialect, or for one variant', () => {
     const row = plainRow({
       skips: { image: 'blind', 'edit/gemini': 'no edits there', 'subagent@plain': 'alone', compaction: 'never' },
     });
@@ -65,7 +65,7 @@ describe('the plan', () => {
     });
   });
 
-  it('reports a cell that a row skips without a reason', () => {
+  it('reports a test case that a harness skips without a reason', () => {
     const { calls } = plainRow();
     const { compaction: _, ...row } = plainRow({ calls: { ...calls, subagent: null } });
     expect(skipsOf(row)).toMatchObject({
@@ -74,7 +74,7 @@ describe('the plan', () => {
     });
   });
 
-  it('plans only the cells that the filter names', () => {
+  it('contains only the test cases that the filter names', () => {
     expect(skipsOf(plainRow(), { filter: { dialect: ['gemini'], cell: ['edit', 'image'] } })).toEqual({
       'edit/gemini': null,
       'image/gemini': null,
@@ -82,8 +82,8 @@ describe('the plan', () => {
   });
 });
 
-describe('a row', () => {
-  it.each(ROWS)('$harness states a reason for every cell that it skips', (row) => {
+describe('the entry of a harness', () => {
+  it.each(ROWS)('of $harness states a reason for every test case that it skips', (row) => {
     checkRow(row);
     const plan = planCells([row], {
       adapters: installed(row.harness),
@@ -99,7 +99,7 @@ describe('a row', () => {
     expect(() => checkRow(plainRow(change))).toThrow(message);
   });
 
-  it.each(ROWS)('$harness has scenarios that the simulator accepts in every cell that it runs', (row) => {
+  it.each(ROWS)('of $harness has scenarios that the simulator accepts for every test case that it runs', (row) => {
     for (const planned of planCells([row], { adapters: installed(row.harness), served: ['gemini'] })) {
       if (planned.skip !== null) continue;
       const plan = CELLS[planned.cell].build(planned);
@@ -110,7 +110,7 @@ describe('a row', () => {
   });
 });
 
-describe('the script', () => {
+describe('the scenarios of the simulated policy', () => {
   const row = plainRow({ mainTools: ['sh', 'r'], turnOffset: 1 });
   const scenarios = [
     subagentScenario(row, [[{ text: 'sub 0' }], [{ text: 'sub 1' }]]),
@@ -120,24 +120,24 @@ describe('the script', () => {
   const { ruleFor } = policyOfScenarios(scenarios);
   const tools = ['sh', 'r', 'other'];
 
-  it('selects the reply by the number of earlier turns, not counting those of the harness itself', () => {
+  it('select the reply by the number of earlier turns, without those that the harness itself writes', () => {
     expect(ruleFor({ tools, user: 'go', turns: 1 })).toBe('main/0');
     expect(ruleFor({ tools, user: 'go', turns: 2 })).toBe('main/1');
     expect(ruleFor({ tools, user: 'go', turns: 9 })).toBe('main/1');
   });
 
-  it('treats a request without the main tools as a side call, whatever its text lists', () => {
+  it('reply to a request without the main tools as to a side call, whatever tool names its text lists', () => {
     expect(ruleFor({ tools: ['sh'], user: 'go', turns: 1 })).toBe('side/0');
     expect(ruleFor({ tools: [], system: '<tools>\n- sh: runs "name": r\n</tools>', user: 'go', turns: 1 })).toBe(
       'side/0',
     );
   });
 
-  it('finds the tools after a list of tools in the system prompt', () => {
+  it('find the tool definitions after a list of tool names in the system prompt', () => {
     expect(ruleFor({ tools, system: '<tools>\n- sh: runs\n</tools>', user: 'go', turns: 1 })).toBe('main/0');
   });
 
-  it('recognises a sub-agent by the mark in its first message', () => {
+  it('recognise a sub-agent by the mark in its first message', () => {
     expect(ruleFor({ tools, user: `# Task\n${SUBAGENT_MARK}: work`, turns: 0 })).toBe('subagent/0');
     expect(ruleFor({ tools, user: `# Task\n${SUBAGENT_MARK}: work`, turns: 3 })).toBe('subagent/1');
   });

@@ -56,23 +56,23 @@ const outcome: RunOutcome = {
 };
 
 describe('the report', () => {
-  it('ends with the line that scripts read', () => {
+  it('ends with a line of counts that scripts can parse', () => {
     expect(lastLineOf(outcome.reports)).toBe('matrix: 1 passed, 1 failed, 1 skipped');
   });
 
-  it('marks each cell in the order of the plan', () => {
+  it('shows the result of each test case in the order of the plan', () => {
     expect(tableOf(outcome).split('\n')).toEqual([
       'harness  version  dialect  edit  subagent  image',
       'plain    1.0      gemini   yes   –         FAIL',
     ]);
   });
 
-  it('prints why a cell failed or was skipped when it ends', () => {
+  it('prints the reason when a test case fails or is skipped', () => {
     expect(progressOf(2, 10, failed)).toBe(' 2/10 failed  plain gemini image (1.2 s): reward 0 instead of 1');
     expect(progressOf(3, 10, skipped)).toContain('skipped plain gemini subagent: it has none');
   });
 
-  it('has the counts, the mismatches and every cell as JSON', () => {
+  it('contains the counts, the mismatches and every test case as JSON', () => {
     expect(jsonOf(outcome)).toMatchObject({
       passed: 1,
       failed: 1,
@@ -87,7 +87,7 @@ describe('the report', () => {
     });
   });
 
-  it('has one line for all cells that are skipped for the same reason', () => {
+  it('has one line for all test cases that are skipped for the same reason', () => {
     const skip = 'floe has no harness plain';
     const reports = (['edit', 'image'] as const).flatMap((cell) => [left(cell, skip), left(cell, skip, 'anthropic')]);
     const text = documentOf({ ...outcome, reports: [...reports, left('subagent', skip)] });
@@ -95,7 +95,7 @@ describe('the report', () => {
     expect(text).toContain(`| plain | \`subagent\` | gemini | ${skip} |`);
   });
 
-  it('writes a document with the table, the reasons and the figures', () => {
+  it('formats a document with the table, the reasons for skips and the overheads', () => {
     const text = documentOf(outcome);
     expect(text).toContain('on 2026-01-02, on a machine');
     expect(text).toContain('| plain | 1.0 | gemini | yes | – | FAIL |');
@@ -105,7 +105,7 @@ describe('the report', () => {
   });
 });
 
-describe('the process watch', () => {
+describe('the measurement of processes', () => {
   const FIELDS = 'S 7 1 1 0 -1 0 0 0 0 0 11 5 30 4 20 0 1 0 987 1000 3 18446744073709551615';
 
   it('parses a process whose name has parentheses and spaces', () => {

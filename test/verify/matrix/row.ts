@@ -1,6 +1,6 @@
 import type { Row, ToolCall } from '../../../verify/matrix/row.ts';
 
-/** Returns a row of the matrix for tests, without special settings; `changes` overrides its fields. */
+/** Returns the matrix entry of a harness for a test. By default it has no special settings; `changes` overrides its fields. */
 export function plainRow(changes: Partial<Row> = {}): Row {
   const call =
     (tool: string) =>
