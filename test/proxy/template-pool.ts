@@ -16,8 +16,8 @@ import {
 } from '../../src/sim/index.ts';
 
 /**
- * A reply that the policy is to sample. With `cut`, only so many of its ids are sampled, and the reply ends because of its length, without
- * a close id.
+ * A reply that the policy is to sample. With `cut`, only the first `cut` of its ids are sampled, and the reply ends without a close id,
+ * because it has reached the maximum length.
  */
 export type ScriptedReply = {
   readonly message: Omit<AssistantMessage, 'role'>;
@@ -30,8 +30,8 @@ export type ScriptedReply = {
 const vocabulary = bundledVocabulary();
 
 /**
- * Renders messages with the simulated model's template. `open` is whether the prompt for a reply is added. Throws `engine_rejected` for
- * messages that the template refuses.
+ * Renders messages with the simulated model's template. `open` is whether the generation prompt is added. Throws `engine_rejected`
+ * for messages that the template refuses.
  */
 export function renderIds(texts: readonly string[], toolsText: string, open: boolean, mode: TemplateMode): Int32Array {
   const messages = texts.map((text) => JSON.parse(text) as SimMessage);

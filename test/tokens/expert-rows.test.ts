@@ -109,8 +109,8 @@ describe('the routed experts of a trace', () => {
     const made = expertsOfTrace(both, { on_drift: 'merge' });
     const close = c0.promptIds.length + c0.responseIds.length - 1;
     expect(made?.rows[close - 1]).toEqual([close - 1, 0]);
-    // The four sampled ids of the reply were re-rendered as two, so the positions of the second completion are two behind those of the
-    // trace.
+    // The second prompt has two ids instead of the four sampled ids of the first reply, so each position in the second completion is lower
+    // by two than the same position in the trace.
     expect(made?.rows[close]).toEqual([close - 2, 1]);
     expect(made?.rows.at(-1)).toEqual([c1.promptIds.length + c1.responseIds.length - 2, 1]);
     expect(made?.rows).toHaveLength((made?.positions ?? 0) - 1);

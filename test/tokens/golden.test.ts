@@ -187,7 +187,7 @@ describe('prefix merging', () => {
     const h1 = t.after(h0, c0);
     const c1 = t.call(h1);
     const c2 = t.call(h1);
-    // A later request continues each of the two replies; the first of these requests continues the second reply.
+    // Two later requests continue the two replies, but in the opposite order: the first one continues c2, the second one c1.
     t.call(t.after(h1, c2));
     t.call(t.after(h1, c1));
     expect(links(t.completions).slice(3)).toEqual([
@@ -339,7 +339,7 @@ describe('prefix merging', () => {
     const [trace] = build(t.completions).trajectory.traces;
     expect(trace?.response_ids.slice(0, 5)).toEqual([...c0.responseIds, CLOSE, 13]);
     expect(trace?.loss_mask.slice(0, 5)).toEqual([1, 1, 1, 0, 0]);
-    // The same holds for a re-rendered turn: its close was not sampled, so it is copied from the rendering.
+    // The close id is also added when the next prompt has other ids for the turn than were sampled. It is then copied from that prompt.
     const u = new Transcript();
     const g0 = u.start();
     const d0 = u.call(g0, { response: u.fresh(3), finishReason: 'length', stop: null });

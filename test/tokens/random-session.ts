@@ -94,8 +94,8 @@ class Play {
       this.add(step, history, { ...on, link: on.link === 'root' ? 'fork' : on.link }, thread);
     } else if (step.kind === 'edit') {
       const edited = t.turn({ ids: history.ids.slice(0, -5), messages: history.messages.slice(0, -1) }, 'tool');
-      // The request is repeated with another last turn. A first prompt then shares only the system turn, so it is a fork or a root; any
-      // other prompt keeps its parent.
+      // Repeats the request with another last turn, which does not change its parent. A request without a parent becomes a root when only
+      // the system turn remains of its history, and otherwise a fork.
       if (on.parent !== null) this.add(step, edited, on, thread);
       else this.add(step, edited, { ...on, link: history.messages.length === 2 ? 'root' : 'fork' }, thread);
     } else if (step.kind === 'rerender') {

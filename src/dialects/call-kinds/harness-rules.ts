@@ -151,8 +151,9 @@ const copilotCli: HarnessRules = {
   },
 };
 
-/** Tool with which Gemini CLI's sub-agents end their work. The system prompt of each sub-agent also contains the sentence below. */
+/** Tool with which Gemini CLI's sub-agents end their work. */
 const GEMINI_SUBAGENT_TOOL = 'complete_task';
+/** Sentence that the system prompt of every sub-agent of Gemini CLI contains. */
 const GEMINI_SUBAGENT_MARK = 'ONLY way to complete your mission';
 
 const GEMINI_SNAPSHOT_PROMPT = 'You are a specialized system component responsible for distilling chat history';

@@ -25,8 +25,8 @@ type MissingLogprobs = {
 };
 
 /**
- * Returns the log-probabilities of all ids. Each one that the reply lacks is requested separately, with the same model and the same
- * preceding ids. Throws `engine_error` when the server does not report it then either.
+ * Returns the log-probabilities of all ids. Those that the reply lacks are determined by separate requests with the same model and the
+ * same preceding ids. Throws `engine_error` when this fails for an id.
  */
 export async function completeLogprobs(missing: MissingLogprobs, distribution: Distribution): Promise<Float32Array> {
   const { promptIds, ids, known } = missing;

@@ -57,7 +57,8 @@ export function comesBack({ mode, client }: Pick<Scene, 'mode' | 'client'>): boo
 }
 
 /**
- * Checks the links in each trace. When turns are not returned as sampled, it only checks that no context is counted as exact that is not.
+ * Checks that the links in each trace are `chains`. When turns are not returned as sampled, it only checks that some links are not exact
+ * and that every sampled token is trained in the context in which it was sampled.
  */
 export function expectChains(scene: Pick<Scene, 'mode' | 'client'>, judged: Judged, chains: LinkKind[][]): void {
   const { trajectory, audit, report } = judged;

@@ -9,7 +9,7 @@ import { StreamedReply } from '../../../src/proxy/session/call.ts';
 import type { AssistantMessage } from '../../../src/schema/index.ts';
 import { chatBody } from '../rig.ts';
 
-/** The part of a response that a StreamWriter uses. The client behind it reads only when the test requests it. */
+/** The methods of an HTTP response that a StreamWriter uses, for a simulated client that reads only when the test requests it. */
 class SlowClient extends EventEmitter {
   headersSent = false;
   writableEnded = false;

@@ -18,7 +18,8 @@ function completion(message: AssistantMessage, messages: readonly ChatMessage[] 
 }
 
 /**
- * Reports for each recorded reply whether it counts as used after its request was repeated and another request returned the turn `echo`.
+ * Records that the request of every reply in `recorded` was repeated, then checks a request whose history contains the turn `echo`.
+ * Returns for each reply whether it counts as used by the harness.
  */
 function broughtBack(echo: AssistantMessage, recorded: Completion[]): boolean[] {
   const replies = new AbandonedReplies();

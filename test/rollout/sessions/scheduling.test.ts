@@ -39,7 +39,7 @@ describe('scheduling', () => {
       await caller.submit(task({ trainer: 'early', num_samples: 500 }));
       expect(count(await caller.lease('n1', 20))).toEqual({ early: 20 });
       await caller.submit(task({ trainer: 'late', num_samples: 50 }));
-      // The trainer that submitted later first catches up with the other one; then both get the same share.
+      // First only `late` gets sessions, until it holds as many as `early`. Then both get the same number.
       expect(count(await caller.lease('n1', 10))).toEqual({ late: 10 });
       expect(count(await caller.lease('n1', 20))).toEqual({ late: 15, early: 5 });
       expect(count(await caller.lease('n1', 10))).toEqual({ late: 5, early: 5 });

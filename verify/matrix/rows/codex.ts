@@ -8,7 +8,7 @@ export const codexRow: Row = {
   variants: [{ label: 'codex', settings: {} }],
   calls: {
     shell,
-    // For a model that codex does not know, it offers no file tools besides the shell.
+    // Codex offers no file tools to a model that it does not know, so files are read and written by shell commands.
     read: (path) => shell(`cat ${path}`),
     edit: (path, oldText, newText) => shell(`sed -i 's/${oldText}/${newText}/' ${path}`),
     write: (path, content) => shell(`printf '%s' '${content}' > ${path}`),
