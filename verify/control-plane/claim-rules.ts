@@ -14,8 +14,8 @@ const LOAD_REFRESH_MS = 1_200;
 const MAX_PASSED_OVER = 4;
 
 /**
- * State of a trainer that has sessions to lease but none leased: the virtual time since which this is so, and how many sessions of other
- * trainers were leased more than `LOAD_REFRESH_MS` after it.
+ * Describes a trainer that waits without any leased session: since which virtual time, and how many sessions were leased to other trainers
+ * after it had waited for `LOAD_REFRESH_MS`.
  */
 type Starvation = { readonly sinceMs: number; passedOver: number };
 
@@ -39,7 +39,10 @@ export class ClaimRules {
     this.plan = plan;
   }
 
-  /** Returns the id of the node process to which a server granted a lease; `undefined` when no server granted it. */
+  /**
+   * Returns the id of the node process to which a server granted the lease of a session with this epoch; `undefined` when no server granted
+   * such a lease.
+   */
   ownerOf(sessionId: string, epoch: number): string | undefined {
     return this.owners.get(`${sessionId}/${epoch}`);
   }
@@ -130,7 +133,7 @@ export class ClaimRules {
   }
 }
 
-/** Whether a session is queued, its backoff is over, and it does not avoid the node. */
+/** Whether a session may be leased to a node at `nowMs`: it is queued, its backoff is over, and it does not avoid this node. */
 function isDue(row: SessionRow, nowMs: number, nodeId: string | null): boolean {
   const avoids = row.avoid_node === nodeId && row.avoid_until_ms > nowMs;
   return row.status === 'QUEUED' && !avoids && row.not_before_ms <= nowMs;

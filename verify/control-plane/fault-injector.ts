@@ -10,12 +10,13 @@ export type ClusterProcesses = {
   readonly gateways: SimGateway[];
 };
 
-/** Range of the duration of an outage, and below it of a pause, ms. Some pauses are longer than any lease. */
+/** Range of the duration of an outage, ms. */
 const OUTAGE_MS = { from: 20, to: 3_000 };
+/** Range of the duration of a pause or a partition, ms. Some are longer than any lease. */
 const PAUSE_MS = { from: 50, to: 8_000 };
 const HOUR_MS = 3_600_000;
 
-/** Injects random faults into a cluster for the period in its plan, then removes all of them. */
+/** Injects random faults into a cluster for the time that its plan states, then removes all of them. */
 export class FaultInjector {
   private readonly cluster: SimCluster;
   private readonly processes: ClusterProcesses;

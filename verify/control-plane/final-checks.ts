@@ -110,7 +110,7 @@ function checkSessions(cluster: SimCluster): void {
   }
 }
 
-/** Checks that a trainer has read every result that it follows, and that it read what is stored. */
+/** Checks that a trainer has read every result that it should read, and that each is equal to the stored result. */
 function checkReads({ history, rules, timeline, database }: SimCluster, trainer: SimTrainer): void {
   const { plan } = trainer;
   const seen = history.read.get(plan.name) ?? new Map<number, SessionResult>();

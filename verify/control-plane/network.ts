@@ -4,7 +4,7 @@ import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Probabilities per message that the simulated network drops, delays or duplicates it, or loses its reply. */
+/** Probabilities per message of the faults of the simulated network. */
 export type NetworkFaults = {
   readonly drop: number;
   readonly slow: number;
@@ -27,17 +27,13 @@ export type Request<T> = {
   readonly signal?: AbortSignal | undefined;
 };
 
-/**
- * Range of the latency of one message, and below it of a slow message, ms. A slow message is one that was retransmitted or waited in a full
- * queue.
- */
+/** Range of the latency of one message, ms. */
 const LATENCY_MS = { from: 0.5, to: 6 };
+/** Range of the latency of a slow message, ms: one that was retransmitted or waited in a full queue. */
 const SLOW_LATENCY_MS = { from: 50, to: 3_000 };
-/**
- * Range of the time until a failed call rejects, ms. A refused connection is reported soon; the range below is for an unresponsive peer,
- * whose call ends by a timeout.
- */
+/** Range of the time after which a call rejects when its connection is refused or reset, ms. */
 const RESET_MS = { from: 5, to: 300 };
+/** Range of the time after which a call to an unresponsive peer rejects with a timeout, ms. */
 const TIMEOUT_MS = { from: 500, to: 8_000 };
 
 /** A call whose caller waits for the reply. The call counts as disconnected when its signal aborts or the caller's process is killed. */

@@ -14,7 +14,7 @@ const POLL_INTERVAL_MS = 100;
  */
 export class PromptnessCheck {
   private readonly cluster: SimCluster;
-  /** Virtual time since which the cluster has waited for something, ms, by the description of what it waits for. */
+  /** Changes that a process waits for, by their description, with the virtual time since which it waits, in ms. */
   private readonly waitingSinceMs = new Map<string, number>();
 
   constructor(cluster: SimCluster) {

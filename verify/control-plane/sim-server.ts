@@ -14,7 +14,7 @@ const RESTART_DELAY_MS = 300;
 const REPLY = { header: () => REPLY, type: () => REPLY };
 const REQUEST = { headers: {} };
 
-/** An API call as a simulated client describes it. The simulated server fills in the other fields of the `Call`. */
+/** The fields of an API call that a simulated client sets. The simulated server fills in the other fields of the `Call`. */
 export type ApiCall<Name extends RouteName> = Pick<Call<Api[Name]>, 'id' | 'query' | 'body'>;
 
 /** A simulated trainer's endpoint that receives callbacks. */

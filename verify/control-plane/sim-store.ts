@@ -7,7 +7,7 @@ import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Probabilities per commit that the simulated disk refuses it, reports an unknown outcome, interrupts it or is slow. */
+/** Probabilities per commit of the faults of the simulated disk. */
 export type DiskFaults = {
   readonly refuse: number;
   /** Probability that a commit succeeds although its caller gets an error. */
@@ -18,8 +18,9 @@ export type DiskFaults = {
 
 export const RELIABLE_DISK: DiskFaults = { refuse: 0, unknown: 0, interrupt: 0, slow: 0 };
 
-/** Range of the duration of a sync to disk, and below it of a slow one, ms. */
+/** Range of the duration of a sync to disk, ms. */
 const SYNC_MS = { from: 0.2, to: 2 };
+/** Range of the duration of a slow sync to disk, ms. */
 const SLOW_SYNC_MS = { from: 20, to: 600 };
 /** Range of the latency from a server to the database or back, ms. */
 const DATABASE_LATENCY_MS = { from: 0.05, to: 0.8 };
@@ -48,7 +49,7 @@ export class SimDisk implements Disk {
     const slow = random.chance(this.faults.slow);
     const range = slow ? SLOW_SYNC_MS : SYNC_MS;
     await this.timeline.pause(random.between(range.from, range.to));
-    // A process that was killed during the commit never learns its outcome, so the commit succeeds or fails at random.
+    // The caller was killed during the commit and never learns its outcome, so the commit succeeds or fails at random.
     if (owner !== null && !owner.alive) return random.chance(0.5) ? 'synced' : 'refused';
     if (random.chance(this.faults.refuse)) return 'refused';
     return random.chance(this.faults.unknown) ? 'unknown' : 'synced';
