@@ -7,8 +7,9 @@ import { systemClock } from '../../src/core/clock.ts';
 import { serveBench } from '../child.ts';
 import { type CallKind, CHAT_PATH, CHUNK_IDS, SMALL, TURN } from './client.ts';
 
-/** Number of different replies of one kind. They differ in the last prompt ids, as the turns of a session do. */
+/** Number of different prepared replies of one kind. */
 const VARIANTS = 16;
+/** Number of ids at the end of the prompt in which the prepared replies differ, as the turns of a session do. */
 const CHANGING_IDS = 300;
 
 /** Ids of the template's delimiters. The ids of text begin after these. */

@@ -24,7 +24,7 @@ export function generationPath({ name, routes }: Dialect): string {
   return route.stream === undefined ? path : `${path}?alt=sse`;
 }
 
-/** Demands a reply from the stub engine: the index of a text in {@link NASTY_TEXTS} and the number of repetitions. */
+/** The reply that a request demands from the stub engine: the text of {@link NASTY_TEXTS} at `index`, repeated `times` times. */
 export type ReplyOrder = { readonly index: number; readonly times: number };
 
 /**

@@ -67,8 +67,8 @@ export function sessionError(error: FloeError, stage: string | null): SessionErr
 /** Error codes with which the server always refuses the delivery itself. */
 const DELIVERY_REFUSALS: readonly ErrorCode[] = ['stale_epoch', 'cancelled', 'schema_violation', 'body_too_large'];
 /**
- * Error codes that refuse a delivery only when the error's details name its session. Without a session, they concern a route, a node or a
- * process.
+ * Error codes that refuse a delivery only when the error's details contain a session id. Otherwise these codes concern a route, a node or
+ * a process.
  */
 const SESSION_REFUSALS: readonly ErrorCode[] = ['not_found', 'conflict'];
 

@@ -15,13 +15,13 @@ const MAX_WINDOW_BYTES = 8 * MIB;
 const MOVED_AT_START = 256 * MIB;
 const MOVED_PER_BYTE = 512;
 
-/** Work, measured in bytes written, after which other work on the event loop runs. It takes some milliseconds. */
+/** Amount of work, expressed as output bytes written, after which the decoder yields to the event loop. It takes some milliseconds. */
 const WORK_PER_TURN = MIB;
 
-/** Number of moved bytes that cost as much as writing one byte. */
+/** Number of bytes of its window that the decoder moves in the time in which it writes one byte of output. */
 const MOVES_PER_WRITE = 16;
 
-/** Cost of decoding an empty block, measured in bytes written. */
+/** Time for decoding an empty block, expressed as the number of output bytes whose writing takes as long. */
 const WORK_PER_BLOCK = 256;
 
 const FRAME_MAGIC = 0xfd2fb528;

@@ -12,7 +12,7 @@ const MAX_THREADS = 8;
 
 const COMMA = 0x2c;
 const ZERO = 0x30;
-/** Most characters of one id in JSON: those of `2147483647,`. */
+/** Most characters that one id takes in a JSON array: ten digits, as in `2147483647`, and a comma. */
 const MAX_ID_CHARS = 11;
 /**
  * Characters reserved per id in a new buffer. Vocabularies have up to a few hundred thousand ids; with {@link GROWTH} this suffices for

@@ -109,7 +109,7 @@ function ipv4Within(address: string): string | null {
   const prefix = groups.slice(0, 6).join(':');
   if (groups[0] === '2002') return dotted(groups[1], groups[2]);
   const embedding = ['0:0:0:0:0:0', '0:0:0:0:0:ffff', '64:ff9b:0:0:0:0'].includes(prefix);
-  // `::` and `::1` have the form of an embedded address, but are proper IPv6 addresses.
+  // `::` and `::1` have the form of an IPv6 address with an embedded IPv4 address, but contain none.
   return embedding && !(prefix === '0:0:0:0:0:0' && groups[6] === '0') ? dotted(groups[6], groups[7]) : null;
 }
 

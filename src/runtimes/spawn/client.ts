@@ -91,7 +91,7 @@ class Helper {
       this.child.once('exit', () => reject(new FloeError('runtime_failed', 'the spawn helper ended while starting')));
       this.child.on('message', (message) => this.receive(message as HelperReply, resolve));
     });
-    // From now on, the helper keeps the gateway alive only while it runs processes.
+    // A helper that is ready keeps the gateway process alive only while it runs processes.
     this.ready.then(
       () => {
         this.child.unref();
