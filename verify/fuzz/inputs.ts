@@ -28,7 +28,7 @@ export function generationPath({ name, routes }: Dialect): string {
 export type ReplyOrder = { readonly index: number; readonly times: number };
 
 /**
- * Returns a streamed request of one message that demands this reply from the stub engine. A different `nonce` makes a different request.
+ * Returns a streamed request of one message that makes the stub engine return this reply. Requests with different values of `nonce` differ.
  */
 export function orderReply(name: DialectName, { index, times }: ReplyOrder, nonce: string | number): object {
   const text = `say ${index} ${times} #${nonce}`;

@@ -46,14 +46,15 @@ const ORDINARY_MIB = 8;
  */
 const MAX_LAG_LARGEST_MS = 1_000;
 /**
- * Upper bound, in MiB, on how much larger the heap is once all sessions are closed. Compiled code and pools fit in it; data of finished
- * requests that is still held does not.
+ * Most MiB by which the heap may be larger once all sessions are closed. It allows for compiled code and buffer pools, and is exceeded when
+ * data of finished requests is not released.
  */
 const MAX_HEAP_GROWTH_MB = 16;
 /** One input in this many is a valid request, whose reply is checked. */
 const VALID_EVERY = 20;
 /**
- * Number of times that each heavy body is sent. The shortest blocking counts, because other programs on the machine lengthen the others.
+ * Number of times that each heavy body is sent. Only the shortest time for which it blocked the event loop counts, because other programs
+ * on the machine can lengthen a time.
  */
 const HEAVY_REPEATS = 3;
 const MAX_EXAMPLE_CHARS = 300;

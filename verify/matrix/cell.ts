@@ -35,7 +35,7 @@ import { completionsOf, runTask, type Stack, startStack } from './stack.ts';
 
 /** Most seconds of active time for a session. The slowest harness needs about 10 s for a test case, and the machine may be busy. */
 const SESSION_SECONDS = 150;
-/** Most milliseconds for a whole cell (test case), that is, for its session and the time that the session waits. */
+/** Longest time for a whole test case, ms, including the time in which its session waits. */
 const CELL_MS = 240_000;
 
 const COMMIT =

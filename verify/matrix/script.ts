@@ -11,7 +11,10 @@ export const SUBAGENT_MARK = 'MATRIX-SUBAGENT';
 /** Number of randomly drawn tokens in every reply. Without these, all compared log-probabilities would be zero. */
 const THINK_TOKENS = 12;
 
-/** A reply to side calls: the first of these texts that the request's format allows. */
+/**
+ * The policy's reply to side calls of a harness, such as requests for a title: the first of these texts that the request's output format
+ * allows.
+ */
 const SIDE_REPLY: Reply = [
   {
     choice: {

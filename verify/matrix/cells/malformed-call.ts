@@ -5,7 +5,10 @@ import { call, FINAL, grader, mainScenario, rawCall, sideScenario, think } from 
 type Malformed = {
   /** Returns a reply with the malformed call, made from a valid call of the shell tool. */
   readonly reply: (shell: ToolCall) => Reply;
-  /** Matches a reply with this malformed call and no other, after the backslashes of quoting were removed. */
+  /**
+   * Matches the text of a reply with this kind of malformed call and of no other kind, after the backslashes that quoting added were
+   * removed.
+   */
   readonly sign: RegExp;
 };
 
