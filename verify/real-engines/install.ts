@@ -154,6 +154,6 @@ function nameVllm(dir: string): void {
   writeFileSync(join(info, 'METADATA'), `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM}+cpu\n`);
 }
 
-/** The reason that is printed for skipping SGLang. It holds for the versions that it names. */
+/** The reason that is printed for skipping SGLang. It was determined with the versions that the text names. */
 export const NO_SGLANG =
   'sglang 0.5.23 imports sgl_kernel at its start, on a CPU too; the kernels on PyPI (sglang-kernel 0.4.10) are built for CUDA (sm90, sm100) alone';

@@ -370,7 +370,10 @@ export class ProxySession {
   }
 }
 
-/** Removes the claims of a request, which refer to its own message objects, because these are not kept. */
+/**
+ * Returns the request without `claimedCompletions`, whose keys are message objects of this request. The recorded request may contain equal
+ * objects of an earlier request instead.
+ */
 function withoutClaims(request: CanonicalRequest): CanonicalRequest {
   const { claimedCompletions: _, ...rest } = request;
   return rest;

@@ -104,8 +104,8 @@ class TransactionQueue {
       });
     } finally {
       this.draining = null;
-      // A transaction that was added after the loop had ended did not start a new drain, because this one was still set. It is started
-      // here.
+      // A transaction that was added after the loop had ended did not start a drain, because `draining` was still set. Its drain is
+      // started here.
       if (this.pending.length > 0) this.draining = this.drain();
     }
   }

@@ -146,7 +146,8 @@ describe('a cancelled command', () => {
       const seconds = uniqueSeconds();
       const runtime = await bench.start(backend);
       const cancel = new AbortController();
-      // Without control groups, a process that clears its environment cannot be attributed to its sandbox, so it does not clear it then.
+      // The process clears its environment only where control groups exist or the sandbox has a namespace. Elsewhere floe finds the
+      // processes of a sandbox by their environment.
       const clear = backend === 'local' && !hasGroups ? '' : 'env -i';
       const command = `trap '' TERM; (${clear} setsid sleep ${seconds} &); (setsid sleep ${seconds} &); sleep ${seconds}`;
       const running = runtime.exec({ command }, cancel.signal).catch((error: unknown) => error);

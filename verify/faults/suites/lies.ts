@@ -30,7 +30,10 @@ const KINDS: readonly FaultKind[] = [
   'malformed_tool_call',
 ];
 
-/** Faults that no client of the engine can detect. Trained tokens then equal the engine's report, and differ from the ledger. */
+/**
+ * Faults that no client of the engine can detect. Under these faults, the trained tokens equal those that the engine reported, but not
+ * those in its ledger.
+ */
 const UNDETECTABLE: readonly FaultKind[] = ['off_by_one_logprobs', 'foreign_ids'];
 
 const MESSAGE = '{"role":"user","content":"Say something."}';
