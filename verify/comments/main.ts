@@ -9,7 +9,7 @@ import { seededRandom } from '../../tools/seeded-random.ts';
 
 const FOLDERS = ['src', 'verify', 'bench', 'tools', 'test'];
 /** Matches directives for tools, which are not counted as comments. */
-const DIRECTIVE = /^\s*(biome-ignore|@ts-)/;
+const DIRECTIVE = /^\s*(biome-ignore|@ts-|words: quoted$)/;
 
 const { values: options } = parseArgs({
   options: {
@@ -54,7 +54,8 @@ function commentsOf(file: SourceFile): Drawn[] {
   }
   return groups.map(({ firstLine, lastLine, text }) => {
     const own = (lines[firstLine - 1] ?? '').replace(/\s*\/[/*].*$/, '').trim();
-    const code = own === '' ? (lines[lastLine] ?? '').trim() : own;
+    const next = lines.slice(lastLine).find((line) => !line.trim().startsWith('//')) ?? '';
+    const code = own === '' ? next.trim() : own;
     return { path: file.path, line: firstLine, text: text.replaceAll(/\s+/g, ' '), code };
   });
 }
