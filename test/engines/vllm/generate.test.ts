@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { Clock } from '../../../src/core/clock.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
 import { createVllmEngine } from '../../../src/engines/vllm/engine.ts';
 import { type ChatTool, engineSpecSchema } from '../../../src/schema/index.ts';
+import { impatientClock } from '../impatient-clock.ts';
 import { json, ScriptedServer } from '../scripted-server.ts';
 import {
   callsOf,
@@ -38,26 +38,11 @@ afterEach(async () => {
 async function connect(options: TokenOptions = {}): Promise<Engine> {
   serveTokens(server, options);
   engine = await createVllmEngine(engineSpecSchema.parse({ base_url: server.baseUrl, engine_id: 'the-engine' }), {
-    clock: impatient,
+    clock: impatientClock((delayMs) => void pauses.push(delayMs)),
     notice: (message, details) => void notices.push([message, details]),
   });
   return engine;
 }
-
-/** Time that is longer than every pause between retries, and shorter than every time limit. */
-const LONGEST_PAUSE_MS = 5_000;
-
-/** A clock that records pauses and ends them immediately. Its time limits never expire. */
-const impatient: Clock = {
-  monotonicMs: () => 0,
-  nowMs: () => 0,
-  schedule: (delayMs, callback) => {
-    if (delayMs > LONGEST_PAUSE_MS) return () => {};
-    pauses.push(delayMs);
-    queueMicrotask(callback);
-    return () => {};
-  },
-};
 
 const never = (): AbortSignal => new AbortController().signal;
 const generate = async (options: TokenOptions = {}, over: Partial<GenerateRequest> = {}) =>
