@@ -32,9 +32,9 @@ const EQUAL = [1, 1, 1, 1];
  * 20,000 prompt tokens per second.
  */
 const STEP = { baseMs: 9, perReplyMs: 0.25, perPromptTokenMs: 0.05 };
-/** Most prompt tokens of one step, as in vLLM's chunked prefill. */
+/** Maximum number of prompt tokens of one step, as in vLLM's chunked prefill. */
 const PROMPT_CHUNK = 2_048;
-/** Most concurrent replies of an engine, as vLLM's `max_num_seqs`. */
+/** Maximum number of concurrent replies of an engine, as vLLM's `max_num_seqs`. */
 const MAX_REPLIES = 128;
 /** Capacity of the prefix cache in blocks: enough for about 400,000 tokens. */
 const CACHE_BLOCKS = 24_576;

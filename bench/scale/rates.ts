@@ -10,7 +10,7 @@ import { type ServerOptions, type Usage, usageOf, withServer } from './processes
 const GROUP = 8;
 /** Number of concurrent submissions. */
 const SUBMITTERS = 16;
-/** Most sessions that a node of the rate measurement may have in each stage. */
+/** Maximum number of sessions that a node of the rate measurement may have in each stage. */
 const WIDTH = 64;
 
 /** Longest wait in milliseconds for the expected number of queued and running sessions. */

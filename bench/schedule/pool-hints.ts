@@ -16,7 +16,7 @@ export type PoolHint = {
 export type PoolAdvice = {
   /** The stage that limits a node with a full queue, that is, the stage with the lowest rate of sessions per second. */
   readonly bottleneck: 'init' | 'run' | 'postrun';
-  /** Most sessions per second that the node can process. */
+  /** Maximum number of sessions per second that the node can process. */
   readonly sessionsPerSecond: number;
   readonly hints: readonly PoolHint[];
 };

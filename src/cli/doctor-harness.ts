@@ -47,7 +47,10 @@ export function printFinding({ part, ok, text, remedy }: Finding): void {
   if (remedy !== null) printLine(`      ${' '.repeat(PART_COLUMNS)} → ${remedy}`);
 }
 
-/** Most characters from the end of each output stream of the agent that a hint quotes: the end mostly contains the reason of a failure. */
+/**
+ * Maximum number of characters from the end of each output stream of the agent that a hint quotes: the end mostly contains the reason of a
+ * failure.
+ */
 const TAIL_CHARS = 600;
 
 /** The options that describe the agent to check. `settings` is JSON text. */

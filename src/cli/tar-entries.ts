@@ -1,7 +1,10 @@
 import { FloeError } from '../core/errors.ts';
 
 const BLOCK_BYTES = 512;
-/** Most bytes of a name or an extended header. A longer one makes the archive invalid, because no file system allows such names. */
+/**
+ * Maximum number of bytes of a name or an extended header. A longer one makes the archive invalid, because no file system allows such
+ * names.
+ */
 const MAX_TEXT_BYTES = 1024 * 1024;
 const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
   '0': 'file',

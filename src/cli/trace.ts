@@ -3,7 +3,7 @@ import type { ChatMessage, CompletionRecord, Content, SessionView, Trajectory } 
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { formatTable, paint, printJson, printLine } from './print.ts';
 
-/** Most characters of a text that are printed unless `--full` is given. */
+/** Maximum number of characters of a text that are printed unless `--full` is given. */
 const SHOWN_CHARS = 240;
 
 type Options = ConnectionOptions & { full?: boolean };

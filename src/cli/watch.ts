@@ -4,7 +4,7 @@ import type { RolloutEvent, SessionView } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { formatTable, paint, printJson, printLine } from './print.ts';
 
-/** Most errors that are printed, because the sessions of a group often fail for the same reason. */
+/** Maximum number of errors that are printed, because the sessions of a group often fail for the same reason. */
 const MAX_SHOWN_ERRORS = 5;
 
 export function registerWatch(program: Command): void {

@@ -6,7 +6,7 @@ import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import { type PrepareAction, type TaskRequest, taskRequestSchema } from '../schema/index.ts';
 
-/** Most aliases in a file. Aliases can expand a short file to any size. */
+/** Maximum number of aliases in a file. Aliases can expand a short file to any size. */
 const MAX_ALIAS_COUNT = 100;
 
 /**

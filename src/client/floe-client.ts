@@ -67,7 +67,7 @@ export type ResultsOptions = {
   readonly peek?: boolean;
   /** Whether to wait for further results when all have been read. Default: true. */
   readonly follow?: boolean;
-  /** Most results per request. Default: 100. */
+  /** Maximum number of results per request. Default: 100. */
   readonly pageSize?: number;
   readonly signal?: AbortSignal;
 };

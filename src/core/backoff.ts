@@ -8,7 +8,10 @@ export type Backoff = {
   readonly maxMs: number;
 };
 
-/** Most doublings of the pause, so that the result stays finite. Every backoff reaches its longest pause after fewer doublings. */
+/**
+ * Maximum number of doublings of the pause, so that the result stays finite. Every backoff reaches its longest pause after fewer
+ * doublings.
+ */
 const MAX_DOUBLINGS = 30;
 
 /** Returns the pause in milliseconds after `failures` consecutive failures (1 or more). */

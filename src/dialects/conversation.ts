@@ -4,8 +4,8 @@ import type { AssistantMessage, ChatMessage, ChatTool, Content, ContentPart, Too
 const PART_SEPARATOR = '\n';
 
 /**
- * Most notes of one translation. Notes are stored with every completion and some quote what a client sent, so their number and length
- * are limited.
+ * Maximum number of notes of one translation. Notes are stored with every completion and some quote what a client sent, so their number
+ * and length are limited.
  */
 const MAX_NOTES = 64;
 const MAX_NOTE_CHARS = 160;

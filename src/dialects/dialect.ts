@@ -29,7 +29,7 @@ export type Headers = Readonly<Record<string, string | string[] | undefined>>;
 /** An earlier reply of the session, as it was sent to the harness. */
 export type RecordedReply = { readonly message: AssistantMessage; readonly callKind: CallKind };
 
-/** Everything except the body that a dialect needs to parse a request. */
+/** What a dialect needs, besides the body, to parse a request. */
 export type CallContext = {
   readonly headers: Headers;
   readonly query: URLSearchParams;

@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT_MS = 5_000;
 /** Time limit of a control request. Control requests are small, and one that hangs must not block its caller. */
 const CONTROL_TIMEOUT_MS = 10_000;
 
-/** Most bytes of a reply body that are read. A reply of a million ids and log-probabilities has about 110 MB. */
+/** Maximum number of bytes of a reply body that are read. A reply of a million ids and log-probabilities has about 110 MB. */
 const MAX_REPLY_BYTES = 256 * MIB;
 
 /** Error codes of failures before a connection exists: the request was not sent, so no token was sampled. */

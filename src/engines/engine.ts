@@ -75,7 +75,7 @@ export type GenerateRequest = CallContext & {
   readonly toolChoice: ToolChoice | null;
   readonly parallelToolCalls: boolean | null;
   readonly sampling: Sampling;
-  /** Most tokens that the reply may have, including those of `resumeFrom`; `null` when only the engine's own limit applies. */
+  /** Maximum number of tokens that the reply may have, including those of `resumeFrom`; `null` when only the engine's own limit applies. */
   readonly maxTokens: number | null;
   readonly stop: readonly string[];
   /** Format that the reply's text must have, sent to the engine unchanged; `null` when the text is not constrained. */

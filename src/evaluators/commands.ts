@@ -6,7 +6,7 @@ import type { ExecResult } from '../runtimes/runtime.ts';
 /** The result of work with a time limit: its value, or the fact that it exceeded the limit. */
 export type Timed<T> = { readonly timedOut: false; readonly value: T } | { readonly timedOut: true };
 
-/** Most characters of each output stream of a command, taken from its end, that are kept in the details of a reward. */
+/** Maximum number of characters of each output stream of a command, taken from its end, that are kept in the details of a reward. */
 const TAIL_CHARS = 2000;
 
 /**

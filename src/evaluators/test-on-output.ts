@@ -7,7 +7,7 @@ import { carryPatch } from './patch.ts';
 import { parseTestConfig, type TestConfig } from './test-config.ts';
 import { parseReport, type ReportedStatus } from './test-report.ts';
 
-/** Most test ids with an unexpected status that the details of a reward list. */
+/** Maximum number of test ids with an unexpected status that the details of a reward list. */
 const MAX_LISTED = 50;
 
 /**

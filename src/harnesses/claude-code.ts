@@ -14,7 +14,7 @@ import { exitFailure, lastJsonLine } from './report.ts';
  */
 const RESULT_MARKER = '"type":"result"';
 
-/** Most characters of the last answer that a verdict quotes. After a failure, that answer is the error message. */
+/** Maximum number of characters of the last answer that a verdict quotes. After a failure, that answer is the error message. */
 const MESSAGE_CHARS = 500;
 
 /** Retries of one request, enough for a few seconds without an engine or proxy. Claude Code's default of ten takes minutes. */
@@ -26,7 +26,7 @@ const toolName = z.string().regex(/^[A-Za-z0-9_*][A-Za-z0-9_*-]*$/, 'must be the
 const settingsSchema = z.strictObject({
   /** Starts Claude Code in its simple mode, with three tools and a prompt of a few lines. */
   simple: z.boolean().default(false),
-  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
+  /** Maximum number of tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** Names of the built-in tools to offer. When left out, Claude Code decides which tools it offers. */
   tools: z.array(toolName).optional(),

@@ -40,7 +40,7 @@ const POLICY_ENDINGS = [
  */
 const ASSUMED_WINDOW_TOKENS = 1_048_576;
 
-/** Most characters of a tool's output that the model gets, which is Gemini CLI's default. */
+/** Maximum number of characters of a tool's output that the model gets, which is Gemini CLI's default. */
 const TOOL_OUTPUT_CHARS = 40_000;
 /** Characters per token of dense text such as code and logs. With it a tool's output is limited to about the length of a reply. */
 const CHARS_PER_TOKEN = 3;
@@ -68,7 +68,7 @@ const MAX_ATTEMPTS = 3;
 const HOSTED_TOOLS = ['google_web_search', 'web_fetch'];
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request of an agent. When left out, it is a quarter of the context window. */
+  /** Maximum number of tokens of a reply, sent with each request of an agent. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
 });
 type Settings = z.output<typeof settingsSchema>;

@@ -10,9 +10,9 @@ const REPLY_SHARE = 1 / 4;
 const MIN_REPLY_TOKENS = 256;
 
 type TokenLimits = {
-  /** Most tokens of prompt and reply together. Harnesses compact their history so that it stays below this limit. */
+  /** Maximum number of tokens of prompt and reply together. Harnesses compact their history so that it stays below this limit. */
   readonly contextTokens: number;
-  /** Most tokens of one reply. */
+  /** Maximum number of tokens of one reply. */
   readonly replyTokens: number;
 };
 

@@ -24,7 +24,7 @@ const PROVIDERS: Readonly<
 };
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
+  /** Maximum number of tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** Number of model calls after which mini ends the run. When left out, there is no limit. */
   step_limit: z.int().min(1).optional(),

@@ -30,7 +30,7 @@ const ERROR_MARKER = '{"type":"error"';
 const MISSING_SERVER = /message="server unavailable" key=([A-Za-z0-9_-]+) type=\w+ status=failed/g;
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
+  /** Maximum number of tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** Whether the policy accepts images. */
   vision: z.boolean().default(false),

@@ -13,7 +13,7 @@ const NOT_FOUND_CODE = 127;
 /** OpenHands's error code for its limit of 500 iterations, which is a regular end of the agent. */
 const ITERATION_LIMIT_CODE = 'MaxIterationsReached';
 
-/** Most characters of an error that a verdict quotes. */
+/** Maximum number of characters of an error that a verdict quotes. */
 const DETAIL_CHARS = 500;
 
 const settingsSchema = z.strictObject({

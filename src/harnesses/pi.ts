@@ -19,7 +19,7 @@ const PROVIDER = 'floe';
 const settingsSchema = z.strictObject({
   /** pi's thinking level. When left out, pi's default applies. */
   thinking: z.enum(['off', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).optional(),
-  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
+  /** Maximum number of tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** Whether the policy accepts images. */
   vision: z.boolean().default(false),

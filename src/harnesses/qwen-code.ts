@@ -22,8 +22,8 @@ const MISSING_SERVERS = /^Warning: MCP server\(s\) failed to start: (.*?)\. Cont
 const SYSTEM_OPTION = '--append-system-prompt=';
 
 /**
- * Most bytes of one command-line argument. Linux does not start a program with an argument above 128 KiB, including the terminating zero
- * byte.
+ * Maximum number of bytes of one command-line argument. Linux does not start a program with an argument above 128 KiB, including the
+ * terminating zero byte.
  */
 const MAX_ARGUMENT_BYTES = 128 * KIB - 1;
 
@@ -31,7 +31,7 @@ const MAX_ARGUMENT_BYTES = 128 * KIB - 1;
 const POLICY_ENDINGS = ['Loop detection halted the run', 'malformed tool call arguments'];
 
 const settingsSchema = z.strictObject({
-  /** Most tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
+  /** Maximum number of tokens of a reply, sent with each request. When left out, it is a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** Whether the policy accepts images. */
   vision: z.boolean().default(false),

@@ -2,7 +2,7 @@
 import type { z } from 'zod';
 import type { HarnessReport, HarnessVerdict } from './harness.ts';
 
-/** Most characters of stderr that a failure message quotes. */
+/** Maximum number of characters of stderr that a failure message quotes. */
 const STDERR_CHARS = 500;
 
 /** Returns the failure for an exit code other than 0, with the end of stderr; `null` for exit code 0. */
@@ -17,8 +17,8 @@ export function exitFailure(
 }
 
 /**
- * Most lines that are parsed. A harness writes far fewer lines with the marker; if there are more, other programs in the sandbox have
- * written them.
+ * Maximum number of lines that are parsed. A harness writes far fewer lines with the marker; if there are more, other programs in the
+ * sandbox have written them.
  */
 const MAX_PARSED_LINES = 1_000;
 

@@ -2,8 +2,8 @@ import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client';
 import { nodeState, type RolloutEvent, type RolloutStatus } from '../schema/index.ts';
 
 /**
- * Most trainers that have a label value of their own. All others are summed as `other`, so that trainer names cannot create an unlimited
- * number of series.
+ * Maximum number of trainers that have a label value of their own. All others are summed as `other`, so that trainer names cannot create
+ * an unlimited number of series.
  */
 const MAX_TRAINERS = 50;
 

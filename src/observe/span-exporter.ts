@@ -12,8 +12,8 @@ import type { Logger } from './log.ts';
 const EXPORT_INTERVAL_MS = 2_000;
 const BATCH_SPANS = 512;
 /**
- * Most spans that wait in memory, about 4 MB. When there are more, the collector has been unreachable for long, and further spans are
- * dropped.
+ * Maximum number of spans that wait in memory, about 4 MB. When there are more, the collector has been unreachable for long, and further
+ * spans are dropped.
  */
 const MAX_QUEUED_SPANS = 8_192;
 /** Longest wait for the reply to an export. It also limits how long a closing process waits for its last batch. */

@@ -17,8 +17,8 @@ export class EventBus {
 }
 
 /**
- * Most bytes of event texts that are kept for slow clients, which share them. A burst of events, such as the cancellation of a large task,
- * is smaller.
+ * Maximum number of bytes of event texts that are kept for slow clients, which share them. A burst of events, such as the cancellation of
+ * a large task, is smaller.
  */
 const DEFAULT_LIMIT_BYTES = 16 * MIB;
 

@@ -1,6 +1,9 @@
 import type { RolloutContext } from './context.ts';
 
-/** Most tasks that one transaction removes. A task may have thousands of sessions, and other transactions wait while they are removed. */
+/**
+ * Maximum number of tasks that one transaction removes. A task may have thousands of sessions, and other transactions wait while they are
+ * removed.
+ */
 const TASK_BATCH = 10;
 
 /**

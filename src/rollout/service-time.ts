@@ -4,8 +4,8 @@ import type { Store, StoreTables } from '../store/index.ts';
 /** Interval at which the monotonic clock is read, so that the time advances even when no operation needs it. */
 const TICK_MS = 500;
 /**
- * Most milliseconds by which one reading of the clock can advance the time. A longer gap means that the process was suspended and could
- * not receive heartbeats.
+ * Maximum number of milliseconds by which one reading of the clock can advance the time. A longer gap means that the process was suspended
+ * and could not receive heartbeats.
  */
 const MAX_STEP_MS = 2 * TICK_MS;
 

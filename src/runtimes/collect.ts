@@ -3,8 +3,8 @@ import { MIB } from '../core/bytes.ts';
 import type { ExecResult, Runtime } from './runtime.ts';
 
 /**
- * Most characters of the reason why artifacts are missing. It is limited because the agent controls its text, and it is stored in a
- * database row.
+ * Maximum number of characters of the reason why artifacts are missing. It is limited because the agent controls its text, and it is
+ * stored in a database row.
  */
 const REASON_CHARS = 600;
 /** Highest exit code of `tar` that means a warning: it has packed all that it could read, but some files were unreadable. */
@@ -58,7 +58,7 @@ echo "bytes $(wc -c <packed)"
 echo "archive $stage/packed"`;
 
 export type CollectRequest = {
-  /** Most bytes of the compressed archive. */
+  /** Maximum number of bytes of the compressed archive. */
   readonly maxBytes: number;
   /** Paths to pack in addition to the artifacts and the logs. Relative paths are below the workdir. */
   readonly paths: readonly string[];

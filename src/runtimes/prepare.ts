@@ -12,9 +12,12 @@ export type PrepareOptions = {
   readonly clock?: Clock | undefined;
 };
 
-/** Most characters of a failed command's error output, taken from its end, that the error message quotes. */
+/** Maximum number of characters of a failed command's error output, taken from its end, that the error message quotes. */
 const STDERR_CHARS = 2_000;
-/** Most bytes of a single uploaded file, since a file is sent in one piece. A directory is streamed, so it may contain larger files. */
+/**
+ * Maximum number of bytes of a single uploaded file, since a file is sent in one piece. A directory is streamed, so it may contain larger
+ * files.
+ */
 const MAX_UPLOAD_FILE_BYTES = 256 * MIB;
 
 /**

@@ -14,7 +14,7 @@ import type { SpawnedProcess, Spawner, SpawnResult } from './spawn/spawner.ts';
  */
 const KILL_WAIT_MS = 10_000;
 
-/** Most bytes of output that are kept of a command that floe itself runs in a sandbox, such as `tar`. */
+/** Maximum number of bytes of output that are kept of a command that floe itself runs in a sandbox, such as `tar`. */
 export const TOOL_OUTPUT_BYTES = 64 * 1024;
 
 /** The objects and settings that a sandbox of any back end needs. */

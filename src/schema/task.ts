@@ -46,7 +46,7 @@ export type Budgets = z.infer<typeof budgetsSchema>;
 
 /** Largest archive that a task may request, in MiB. It is limited because a result is delivered in one request, archive included. */
 export const MAX_ARTIFACTS_MB = 256;
-/** Most paths that a task may list. A folder counts as one path, so no task needs more. */
+/** Maximum number of paths that a task may list. A folder counts as one path, so no task needs more. */
 const MAX_ARTIFACT_PATHS = 64;
 
 /** Which files of the sandbox are kept, as one archive, when the agent has ended. */
@@ -75,7 +75,10 @@ export const artifactsSpecSchema = z.strictObject({
 });
 export type ArtifactsSpec = z.infer<typeof artifactsSpecSchema>;
 
-/** A task's changes to the policy of one outcome. Absent fields keep the defaults of docs/outcomes.md. */
+/**
+ * Overrides how sessions with one outcome are used: trained, masked or dropped, in the baseline or not, retried. Absent fields keep the
+ * defaults of docs/outcomes.md.
+ */
 export const outcomeOverrideSchema = z.strictObject({
   use: z.enum(['train', 'mask', 'drop']).optional(),
   in_baseline: z.boolean().optional(),

@@ -57,7 +57,7 @@ export class ServedModel {
   }
 }
 
-/** Most sessions whose latest tool-call ids are kept; more than any test runs concurrently. */
+/** Maximum number of sessions whose latest tool-call ids are kept; more than any test runs concurrently. */
 const MAX_SESSIONS = 1_000;
 
 /** Key under which the tool-call ids of calls without a session id are kept. */

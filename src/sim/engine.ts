@@ -12,7 +12,7 @@ import { type Finish, type GenerateCall, Run, type SampledToken } from './run.ts
 import type { TextPiece } from './visible-text.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
-/** Most tokens that are sampled before the engine yields to the event loop, so that other connections are served. */
+/** Maximum number of tokens that are sampled before the engine yields to the event loop, so that other connections are served. */
 const BURST_TOKENS = 64;
 
 /**
@@ -39,9 +39,9 @@ export type EngineOptions = {
   readonly ledger: Ledger;
   readonly clock: Clock;
   readonly seed: number;
-  /** Most tokens of prompt and reply together. */
+  /** Maximum number of tokens of prompt and reply together. */
   readonly maxModelLen: number;
-  /** Most replies that are sampled concurrently. */
+  /** Maximum number of replies that are sampled concurrently. */
   readonly maxNumSeqs: number;
   /** Milliseconds from taking a slot to the first token, in addition to `prefillTokenDelayMs` and `tokenDelayMs`. */
   readonly firstTokenDelayMs: number;

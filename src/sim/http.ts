@@ -5,7 +5,7 @@ import { FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
 import { nextEventLoopTurn } from '../core/promises.ts';
 
-/** Most bytes of a request body. A prompt of a million ids takes about 7 MB of JSON. */
+/** Maximum number of bytes of a request body. A prompt of a million ids takes about 7 MB of JSON. */
 const MAX_BODY_BYTES = 64 * MIB;
 
 /**
@@ -17,7 +17,7 @@ const NAN_PLACEHOLDER_JSON = JSON.stringify(NAN_PLACEHOLDER);
 /** Byte offset at which a split event is cut first, inside the field name `data`. */
 const FIRST_CUT = 2;
 
-/** Most pieces into which one event is cut, so that a long event does not become thousands of writes. */
+/** Maximum number of pieces into which one event is cut, so that a long event does not become thousands of writes. */
 const MAX_CUTS = 64;
 
 /** One HTTP request and its reply, with methods to read the request and to send the reply. */

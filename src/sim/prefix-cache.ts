@@ -17,7 +17,7 @@ export type CachedSequence = {
  * recently used block.
  */
 export class PrefixCache {
-  /** Most blocks that the cache holds. */
+  /** Maximum number of blocks that the cache holds. */
   readonly capacity: number;
   private readonly blocks: LRUCache<string, true>;
 

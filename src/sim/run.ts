@@ -19,11 +19,11 @@ export type GenerateCall = {
   readonly sessionId: string | null;
   readonly promptIds: readonly number[];
   readonly params: SamplingParams;
-  /** Most alternatives that are reported per token. */
+  /** Maximum number of alternatives that are reported per token. */
   readonly topCount: number;
   /** Salt of the prefix cache. Prompts share cached blocks only when they have the same salt. */
   readonly cacheSalt: string;
-  /** Most tokens per event; `null` when an event holds all tokens that are ready. */
+  /** Maximum number of tokens per event; `null` when an event holds all tokens that are ready. */
   readonly eventTokens: number | null;
   readonly signal: AbortSignal;
   readonly faults: CallFaults;

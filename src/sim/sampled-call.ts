@@ -39,7 +39,7 @@ export type CallOptions = {
   /** Tokens per streamed chunk that the request demands; `null` when it demands no number. */
   readonly streamInterval?: number | null | undefined;
   readonly cacheSalt?: string | null | undefined;
-  /** Most alternatives that are reported per token. */
+  /** Maximum number of alternatives that are reported per token. */
   readonly topCount: number;
 };
 

@@ -17,7 +17,7 @@ export type SamplerParams = {
 
 /** All sampling parameters of one reply. */
 export type SamplingParams = SamplerParams & {
-  /** Most tokens of the reply, already limited by the context length. */
+  /** Maximum number of tokens of the reply, already limited by the context length. */
   readonly maxTokens: number;
   readonly stop: readonly string[];
   readonly stopTokenIds: readonly number[];

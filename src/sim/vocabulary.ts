@@ -9,8 +9,8 @@ import { packageRoot } from '../core/package-root.ts';
 const TOKENIZER_FILE = 'src/sim/assets/tokenizer.json';
 
 /**
- * Most text in the encoding cache, in UTF-16 code units. It holds about a hundred long conversations and takes some tens of MB with their
- * ids.
+ * Maximum number of text in the encoding cache, in UTF-16 code units. It holds about a hundred long conversations and takes some tens of
+ * MB with their ids.
  */
 const CACHE_CHARS = 4_000_000;
 

@@ -22,8 +22,8 @@ const HEADER_AT = 8;
 const BYTES_PER_NUMBER = 4;
 
 /**
- * Most completions of a session, counted from the latest, among which a base is searched. More agents than this rarely run concurrently in
- * one session, and a base from further back would only save bytes.
+ * Maximum number of completions of a session, counted from the latest, among which a base is searched. More agents than this rarely run
+ * concurrently in one session, and a base from further back would only save bytes.
  */
 const BASE_CANDIDATES = 16;
 

@@ -23,7 +23,7 @@ function wordOf(digits: string): number {
   return Buffer.from(digits, 'latin1').readUInt32LE();
 }
 
-/** Most bytes that {@link writeUint} may touch: the ten digits of 2^31 - 1 and three bytes beyond them. */
+/** Maximum number of bytes that {@link writeUint} may touch: the ten digits of 2^31 - 1 and three bytes beyond them. */
 export const UINT_BYTES = 10 + 3;
 
 /** Writes a whole number from 0 to 2^31 - 1 and returns the position after it. May touch {@link UINT_BYTES} bytes. */

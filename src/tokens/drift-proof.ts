@@ -3,7 +3,10 @@ import type { SameText } from './drift.ts';
 import { buildGraph, type GraphOptions } from './graph.ts';
 import { bytesOf } from './sequence.ts';
 
-/** Most pairs of texts that are compared per session. Further pairs stay unproven, so that no session occupies an engine for long. */
+/**
+ * Maximum number of pairs of texts that are compared per session. Further pairs stay unproven, so that no session occupies an engine for
+ * long.
+ */
 const MAX_PAIRS = 256;
 /** Number of concurrent decode requests to an engine: enough to hide the round trip, too few to slow its sampling noticeably. */
 const CONCURRENT_DECODES = 8;

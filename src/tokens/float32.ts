@@ -15,11 +15,11 @@ const PLAIN_FROM = 1e-5;
  */
 const SHORT_FROM = 1e-4;
 /**
- * Most characters of one value. The longest forms are `-0.0000` with 9 digits (16), `-123456789e-21` (14) and the text of `String` for
- * very small and very large values (24).
+ * Maximum number of characters of one value. The longest forms are `-0.0000` with 9 digits (16), `-123456789e-21` (14) and the text of
+ * `String` for very small and very large values (24).
  */
 const MAX_CHARS = 26;
-/** Most bytes that writing one value may touch, including bytes after its last character. */
+/** Maximum number of bytes that writing one value may touch, including bytes after its last character. */
 export const FLOAT32_BYTES = MAX_CHARS + FRACTION_DIGITS;
 
 const ZERO = 0x30;

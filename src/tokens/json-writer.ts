@@ -1,7 +1,7 @@
 import { UINT_BYTES, writeAscii, writeUint } from './decimal.ts';
 import { FLOAT32_BYTES, writeFloat32Bits } from './float32.ts';
 
-/** Most bytes that writing one int32 may touch: the digits, a sign and a comma. */
+/** Maximum number of bytes that writing one int32 may touch: the digits, a sign and a comma. */
 const INT32_BYTES = UINT_BYTES + 2;
 const COMMA = 0x2c;
 const OPEN = 0x5b;

@@ -1,6 +1,6 @@
 /**
- * Most ids that a plain loop compares. For longer ranges a call into native memory comparison is faster, despite its fixed cost of about
- * 100 ns.
+ * Maximum number of ids that a plain loop compares. For longer ranges a call into native memory comparison is faster, despite its fixed
+ * cost of about 100 ns.
  */
 const LOOP_IDS = 32;
 const BYTES_PER_ID = 4;

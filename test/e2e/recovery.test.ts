@@ -90,7 +90,7 @@ describe.each(await workingBackends())('a node with %s sandboxes', (backend) => 
       agent: { harness: 'shell', custom_shell: `export FLOE_MARK=${marker}; (setsid sleep 600 &); ${conversation(4)}` },
       evaluator: { strategy: 'session_completed' },
     });
-    // The gateway is killed after one more change of the sessions each time; every second time its helper is killed too.
+    // Kill number k waits for k changes of the sessions' state, then kills the gateway; every second time it kills the helper too.
     let latest = '';
     for (let kills = 1; kills <= 6; kills++) {
       let changes = 0;

@@ -1,10 +1,10 @@
 import type { Problem, SourceFile } from './source.ts';
 
-/** Most lines of any checked file. A longer file must be split. */
+/** Maximum number of lines of any checked file. A longer file must be split. */
 const MAX_LINES = 600;
-/** Most lines of the file at the 90th percentile of the lengths of all files of `src/`. */
+/** Maximum number of lines of the file at the 90th percentile of the lengths of all files of `src/`. */
 const P90_LINES = 320;
-/** Most lines of the median file of `src/`. */
+/** Maximum number of lines of the median file of `src/`. */
 const MEDIAN_LINES = 120;
 
 export type Sizes = { readonly files: number; readonly median: number; readonly p90: number; readonly max: number };

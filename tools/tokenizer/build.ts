@@ -8,8 +8,8 @@ import { generatedText } from './corpus.ts';
 const CORPUS_FILE = 'src/sim/assets/corpus.txt';
 
 /**
- * Most merges of the training. With this number, common words are one token and rare words are split, so that token boundaries shift as
- * with a real vocabulary.
+ * Maximum number of merges of the training. With this number, common words are one token and rare words are split, so that token
+ * boundaries shift as with a real vocabulary.
  */
 const MERGE_COUNT = 6000;
 

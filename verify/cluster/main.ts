@@ -53,7 +53,7 @@ const KILL_REPLICA_AT = 0.5;
 const LIMIT_MS = 45 * 60_000;
 const READY_TIMEOUT_MS = 180_000;
 const POLL_INTERVAL_MS = 250;
-/** Most failed sessions and most token mismatches that are printed. */
+/** Maximum number of failed sessions and most token mismatches that are printed. */
 const MAX_PRINTED = 10;
 
 const startedSchema = z.object({

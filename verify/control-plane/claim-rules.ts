@@ -3,14 +3,17 @@ import type { MemoryState } from './memory-store/state.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Most that two stored times may differ without a violation, ms: the times are rounded to integers. */
+/** Maximum number of that two stored times may differ without a violation, ms: the times are rounded to integers. */
 const ROUNDING_MS = 1;
 /**
  * Time after which a server surely applies the current load of the trainers, ms: it reads the load once a second. Only after this time does
  * a violated share or limit count.
  */
 const LOAD_REFRESH_MS = 1_200;
-/** Most sessions that other trainers may be leased, once `LOAD_REFRESH_MS` has passed, while a trainer without any leased session waits. */
+/**
+ * Maximum number of sessions that other trainers may be leased, once `LOAD_REFRESH_MS` has passed, while a trainer without any leased
+ * session waits.
+ */
 const MAX_PASSED_OVER = 4;
 
 /**

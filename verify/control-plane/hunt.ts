@@ -7,7 +7,7 @@ import { packageRoot } from '../../src/core/package-root.ts';
 import { DEFECTS, type Defect, withDefect } from './planted-defects.ts';
 import { OWN_MODULE, simulateSeeds } from './seeds.ts';
 
-/** Most seeds that are simulated for one defect. A defect that violates no invariant in them counts as not caught. */
+/** Maximum number of seeds that are simulated for one defect. A defect that violates no invariant in them counts as not caught. */
 const MAX_SEEDS = 3_000;
 
 export type Hunt = {

@@ -23,7 +23,7 @@ const { values: options } = parseArgs({
   },
 });
 
-/** Most failing seeds in a run, which then ends early: further ones rarely show another defect. */
+/** Maximum number of failing seeds in a run, which then ends early: further ones rarely show another defect. */
 const MAX_FAILURES = 10;
 /** Time between two lines of progress, ms. */
 const PROGRESS_INTERVAL_MS = 10_000;

@@ -24,7 +24,7 @@ type Limits = { readonly reset: number | null; readonly cut: number | null; pass
 /** One direction of a connection. `flush` forwards the bytes that were held back. */
 type Pipe = { readonly flush: () => void };
 
-/** Most chunks that are held back in one direction; then the proxy stops reading from the sender. */
+/** Maximum number of chunks that are held back in one direction; then the proxy stops reading from the sender. */
 const MAX_HELD_CHUNKS = 64;
 
 export class ChaosProxy {

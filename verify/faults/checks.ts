@@ -13,9 +13,9 @@ const WITHOUT_REWARD: readonly Outcome[] = ['infra_error', 'engine_error', 'canc
 /** Longest time in which processes and files of ended sessions must disappear. */
 const LEAK_WAIT_MS = 10_000;
 const POLL_INTERVAL_MS = 100;
-/** Most token mismatches that are listed; only the number of further ones is reported. */
+/** Maximum number of token mismatches that are listed; only the number of further ones is reported. */
 const MAX_LISTED_MISMATCHES = 20;
-/** Most journal segments of a gateway: the segment being written and the one before it. */
+/** Maximum number of journal segments of a gateway: the segment being written and the one before it. */
 const MAX_JOURNAL_SEGMENTS = 2;
 
 /** Violated guarantees of the service, by kind. Each list holds one sentence for each violation. */

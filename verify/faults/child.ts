@@ -6,7 +6,7 @@ import { createInterface, type Interface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { systemClock } from '../../src/core/clock.ts';
 
-/** Most characters of a child's standard error that are kept for error messages. */
+/** Maximum number of characters of a child's standard error that are kept for error messages. */
 const KEPT_ERROR_CHARS = 4_000;
 /** Longest time that a child may take to end after SIGTERM; it is then killed. */
 const STOP_GRACE_MS = 15_000;

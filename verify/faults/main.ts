@@ -43,7 +43,7 @@ const { values: options } = parseArgs({
     json: { type: 'boolean', default: false },
   },
 });
-/** Most sentences that are printed for a suite. The counts include the sentences that are not printed. */
+/** Maximum number of sentences that are printed for a suite. The counts include the sentences that are not printed. */
 const MAX_TEXTS = 20;
 
 type Total = {

@@ -29,9 +29,12 @@ const GATEWAY = fileURLToPath(new URL('./gateway-process.js', import.meta.url));
  * scheduling delays of a busy machine.
  */
 const LEASE_SECONDS = 2;
-/** Most ledger entries that the simulated engine keeps in memory: enough for every reply of a run, so that all can be compared. */
+/**
+ * Maximum number of ledger entries that the simulated engine keeps in memory: enough for every reply of a run, so that all can be
+ * compared.
+ */
 export const LEDGER_LIMIT = 1_000_000;
-/** Most attempts to remove a directory. The last process of an agent may still write to it during the removal. */
+/** Maximum number of attempts to remove a directory. The last process of an agent may still write to it during the removal. */
 const REMOVAL_TRIES = 5;
 const REMOVAL_PAUSE_MS = 200;
 

@@ -23,11 +23,11 @@ export function pick<T>(random: RandomSource, values: readonly T[]): T {
 }
 
 export type FeederOptions = {
-  /** Most sessions that are in progress at the same time; with 0 no task is submitted. */
+  /** Maximum number of sessions that are in progress at the same time; with 0 no task is submitted. */
   readonly outstanding?: number;
   /** Longest time in seconds that an agent idles, as a real agent does during a model call. */
   readonly pauseSeconds?: number;
-  /** Most sessions of one task. The default is 5. */
+  /** Maximum number of sessions of one task. The default is 5. */
   readonly samples?: number;
 };
 

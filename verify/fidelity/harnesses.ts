@@ -17,7 +17,7 @@ import { emptyLine, type Line } from './line.ts';
 
 const CELL_NAMES: readonly CellName[] = ['edit', 'parallel_calls'];
 
-/** Most problems of one test case that are printed. */
+/** Maximum number of problems of one test case that are printed. */
 const MAX_PRINTED_PROBLEMS = 3;
 
 type NamedWay = Required<Way> & { readonly mode: string; readonly sim: SimConfigInput };

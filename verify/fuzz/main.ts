@@ -46,8 +46,8 @@ const ORDINARY_MIB = 8;
  */
 const MAX_LAG_LARGEST_MS = 1_000;
 /**
- * Most MiB by which the heap may be larger once all sessions are closed. It allows for compiled code and buffer pools, and is exceeded when
- * data of finished requests is not released.
+ * Maximum number of MiB by which the heap may be larger once all sessions are closed. It allows for compiled code and buffer pools, and is
+ * exceeded when data of finished requests is not released.
  */
 const MAX_HEAP_GROWTH_MB = 16;
 /** One input in this many is a valid request, whose reply is checked. */

@@ -33,7 +33,10 @@ import type { RunnableCell } from './plan.ts';
 import type { Row, Settings } from './row.ts';
 import { completionsOf, runTask, type Stack, startStack } from './stack.ts';
 
-/** Most seconds of active time for a session. The slowest harness needs about 10 s for a test case, and the machine may be busy. */
+/**
+ * Maximum number of seconds of active time for a session. The slowest harness needs about 10 s for a test case, and the machine may be
+ * busy.
+ */
 const SESSION_SECONDS = 150;
 /** Longest time for a whole test case, ms, including the time in which its session waits. */
 const CELL_MS = 240_000;

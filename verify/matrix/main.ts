@@ -44,7 +44,7 @@ const { values: options } = parseArgs({
 });
 
 const DEFAULT_SAMPLES = 5;
-/** Most problems of one test case that are printed at the end. */
+/** Maximum number of problems of one test case that are printed at the end. */
 const MAX_PRINTED_PROBLEMS = 5;
 
 async function adaptersOf(rows: readonly Row[]): Promise<Map<string, Adapter>> {

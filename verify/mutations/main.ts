@@ -21,7 +21,7 @@ const COPIED = [
 /** The tests that check tokens, in the order in which they run. The fastest are first, because the first failure is enough. */
 const TESTS = [['test/tokens'], ['test/proxy'], ['test/golden'], ['test/engines', 'test/fidelity']];
 
-/** Most bytes of output that a test run may print, far more than any prints. */
+/** Maximum number of bytes of output that a test run may print, far more than any prints. */
 const MAX_OUTPUT_BYTES = 2 ** 28;
 
 function copyTree(target: string): void {

@@ -25,7 +25,7 @@ const TORCH = 'torch==2.13.0';
 const MODEL_REQUIREMENTS = ['gguf==0.17.1', 'numpy==2.4.6'];
 /** Disk space in bytes that the installation of vLLM needs. */
 const VLLM_BYTES = 9 * GIB;
-/** Most lines from the end of a failed command's output that the error message quotes. */
+/** Maximum number of lines from the end of a failed command's output that the error message quotes. */
 const QUOTED_LINES = 8;
 
 /** An installed engine: its version, and the path of its program. */

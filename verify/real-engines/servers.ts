@@ -9,7 +9,7 @@ const START_TIMEOUT_MS = 300_000;
 const POLL_INTERVAL_MS = 300;
 /** Time after SIGTERM after which a server that still runs is killed, ms. */
 const STOP_TIMEOUT_MS = 10_000;
-/** Most lines from the end of the log that the error message quotes when a server does not start. */
+/** Maximum number of lines from the end of the log that the error message quotes when a server does not start. */
 const QUOTED_LINES = 15;
 
 /** The command that starts a server, with its arguments and additional environment variables. */

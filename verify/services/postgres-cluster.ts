@@ -65,7 +65,7 @@ const START_TIMEOUT_MS = 60_000;
 /** Milliseconds between two checks of a server that is starting or stopping. */
 const POLL_INTERVAL_MS = 25;
 
-/** Most ports that are tried. Another process may take a free port before the server listens on it. */
+/** Maximum number of ports that are tried. Another process may take a free port before the server listens on it. */
 const PORT_TRIES = 5;
 
 /** A detached shell script that kills the server and removes its files when its stdin closes, which happens when the owner ends. */

@@ -12,7 +12,7 @@ const MAX_ID = 2 ** 31 - 1;
  */
 const IDS_PER_MARK = 256;
 
-/** Most bytes of texts and ids that are kept for comparison, enough for about four hundred sessions of 16,000 ids. */
+/** Maximum number of bytes of texts and ids that are kept for comparison, enough for about four hundred sessions of 16,000 ids. */
 const MEMORY_BYTES = 64 * MIB;
 
 const COMMA = 0x2c;

@@ -34,7 +34,7 @@ export type SampledReply = {
 type ExpectedReply = {
   readonly modelNames: ReadonlySet<string>;
   readonly promptTokens: number;
-  /** Most tokens that this call may sample; `null` when only the context length limits them. */
+  /** Maximum number of tokens that this call may sample; `null` when only the context length limits them. */
   readonly maxNewTokens: number | null;
   readonly contextTokens: number;
 };

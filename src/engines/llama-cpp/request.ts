@@ -23,7 +23,7 @@ const RESPONSE_FIELDS = [
 const SEED_COUNT = 2 ** 32 - 1;
 
 type CompletionOptions = {
-  /** Most tokens that this call may sample; `null` when only the context length limits them. */
+  /** Maximum number of tokens that this call may sample; `null` when only the context length limits them. */
   readonly maxNewTokens: number | null;
   /** Whether the server returns log-probabilities of the distribution that was sampled from, instead of the model's own. */
   readonly postSampling: boolean;

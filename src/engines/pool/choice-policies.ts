@@ -37,7 +37,10 @@ function basePolicy(policy: EnginePolicy): ChoicePolicy {
   }
 }
 
-/** Most sessions whose last engine is remembered, which is more than a node ever runs concurrently. Each takes about 100 bytes. */
+/**
+ * Maximum number of sessions whose last engine is remembered, which is more than a node ever runs concurrently. Each takes about 100
+ * bytes.
+ */
 const REMEMBERED_SESSIONS = 16_384;
 
 /**

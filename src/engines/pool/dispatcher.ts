@@ -13,7 +13,10 @@ import type { PauseGate } from './pausing.ts';
  * should survive them.
  */
 export const CALL_PATIENCE_MS = 60_000;
-/** Most tries of one call that may lose their connection, so that a request that crashes engines is not sent to all of them repeatedly. */
+/**
+ * Maximum number of tries of one call that may lose their connection, so that a request that crashes engines is not sent to all of them
+ * repeatedly.
+ */
 const MAX_LOST_CONNECTIONS = 3;
 /** Pauses after rounds in which the call failed on every engine of the pool. */
 const ROUND_BACKOFF = { baseMs: 100, maxMs: 5_000 };

@@ -8,8 +8,8 @@ import type { EngineNotice, GenerateRequest, PromptIds, ReplyListener } from '..
 import type { PooledReply } from './engine-pools.ts';
 
 /**
- * Most consecutive interruptions of a reply without a new token. A trainer that aborts all requests before an update often does so
- * several times within some seconds; this many tries and the pauses between them last longer than that.
+ * Maximum number of consecutive interruptions of a reply without a new token. A trainer that aborts all requests before an update often
+ * does so several times within some seconds; this many tries and the pauses between them last longer than that.
  */
 const MAX_TRIES_WITHOUT_PROGRESS = 8;
 /** Pauses before a reply is resumed after a try that sampled no token. */

@@ -101,7 +101,10 @@ const separatedSchema = z.looseObject({ reasoning_text: z.string().nullish(), te
 /** Word that is parsed in probes. A reply may contain it, but no chat template does. */
 const PROBE_WORD = 'yes';
 
-/** Most tokens at the end of the generation prompt that are tried as an opening of thinking. Such openings are a few tokens long. */
+/**
+ * Maximum number of tokens at the end of the generation prompt that are tried as an opening of thinking. Such openings are a few tokens
+ * long.
+ */
 const MAX_OPENING_TOKENS = 16;
 
 type ParserFeatures = { readonly canReadText: boolean; readonly opening: string };

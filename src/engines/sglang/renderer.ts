@@ -194,7 +194,7 @@ function sharedLength(a: Int32Array, b: Int32Array): number {
   return length;
 }
 
-/** Most begin-of-text ids that may precede the first turn. A match further on may be a coincidence. */
+/** Maximum number of begin-of-text ids that may precede the first turn. A match further on may be a coincidence. */
 const MAX_START_IDS = 3;
 
 /**

@@ -20,7 +20,7 @@ import type { StagePools } from './stage-pools.ts';
  * restarted.
  */
 const RETRY: Backoff = { baseMs: 200, maxMs: 5_000 };
-/** Most attempts of a call while the node shuts down. When the last attempt fails, the session's lease expires instead. */
+/** Maximum number of attempts of a call while the node shuts down. When the last attempt fails, the session's lease expires instead. */
 const CLOSING_TRIES = 3;
 /** State changes within this time are reported in one heartbeat. With more than 100 sessions the time is 1 ms per session. */
 const REPORT_DELAY_MS = 100;

@@ -8,8 +8,8 @@ import type { Attempt } from './attempt.ts';
 import { excuseOf, sessionError } from './failure.ts';
 
 /**
- * Most characters of each output stream in the agent report, taken from the end: enough to show why a run ended, few enough for a database
- * row.
+ * Maximum number of characters of each output stream in the agent report, taken from the end: enough to show why a run ended, few enough
+ * for a database row.
  */
 const TAIL_CHARS = 4_000;
 

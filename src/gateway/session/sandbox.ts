@@ -9,7 +9,7 @@ import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../../schema/in
 type StartCount = {
   readonly starting: number;
   readonly waiting: number;
-  /** Most concurrent starts; `null` when there is no limit. */
+  /** Maximum number of concurrent starts; `null` when there is no limit. */
   readonly limit: number | null;
 };
 

@@ -112,7 +112,7 @@ class SessionRun {
     this.socketPath = join(deps.socketDir, `${attempt.id.slice(-12)}-${attempt.lease.attempt}.sock`);
   }
 
-  /** Starts the sandbox. Resolves with false when this failed the attempt. */
+  /** Starts the sandbox. Resolves with false when it could not be started, which ends the attempt as failed. */
   async init(): Promise<boolean> {
     const { attempt, deps } = this;
     return this.runStage('init', async () => {

@@ -4,9 +4,9 @@ import { MIB } from '../../core/bytes.ts';
 
 const run = promisify(execFile);
 
-/** Most bytes of output that a tool may print. npm and pip print a warning for each of many packages. */
+/** Maximum number of bytes of output that a tool may print. npm and pip print a warning for each of many packages. */
 const MAX_OUTPUT_BYTES = 16 * MIB;
-/** Most characters from the end of stderr that a failure quotes. */
+/** Maximum number of characters from the end of stderr that a failure quotes. */
 const STDERR_CHARS = 1_000;
 
 type ToolOptions = {

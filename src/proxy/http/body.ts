@@ -13,8 +13,8 @@ import { unpackZstd } from './zstd.ts';
 export const MAX_BODY_BYTES = 64 * MIB;
 
 /**
- * Most JSON values in one body. A session of a thousand turns has some 30,000. Without this limit, parsing a body that consists of small
- * values only would block the event loop, and with it every other session, for seconds.
+ * Maximum number of JSON values in one body. A session of a thousand turns has some 30,000. Without this limit, parsing a body that
+ * consists of small values only would block the event loop, and with it every other session, for seconds.
  */
 export const MAX_BODY_VALUES = 200_000;
 
@@ -22,8 +22,8 @@ export const MAX_BODY_VALUES = 200_000;
 const BODY_IDLE_MS = 30_000;
 
 /**
- * Most bytes of request bodies that one session may be sending at the same time: two of the largest bodies, or any number of ordinary
- * ones.
+ * Maximum number of bytes of request bodies that one session may be sending at the same time: two of the largest bodies, or any number of
+ * ordinary ones.
  */
 const MAX_READING_BYTES = 2 * MAX_BODY_BYTES;
 

@@ -5,7 +5,7 @@ import type { Dialect, RouteKind } from '../../dialects/dialect.ts';
 import { matchRoute, type RouteMatch } from '../../dialects/registry.ts';
 import { quoted } from '../session/request-limits.ts';
 
-/** Most headers of a request. Harnesses send about forty. */
+/** Maximum number of headers of a request. Harnesses send about forty. */
 export const MAX_HEADERS = 200;
 
 /**

@@ -9,8 +9,8 @@ import { onResponseClosed } from './responses.ts';
 const MAX_PATH_BYTES = 108;
 
 /**
- * Most connections to a session's Unix socket. A harness has a handful of connections open. A program in the sandbox could open thousands,
- * and each takes one of the gateway's file descriptors, which all sessions share.
+ * Maximum number of connections to a session's Unix socket. A harness has a handful of connections open. A program in the sandbox could
+ * open thousands, and each takes one of the gateway's file descriptors, which all sessions share.
  */
 const MAX_CONNECTIONS = 256;
 

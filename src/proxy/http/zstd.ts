@@ -9,8 +9,9 @@ import { FloeError } from '../../core/errors.ts';
 const MAX_WINDOW_BYTES = 8 * MIB;
 
 /**
- * Most bytes that the decoder may move for one body: a constant plus an amount per byte of output. The decoder moves its whole window with
- * every block. An ordinary block holds some 100 kB, but a hostile body may consist of empty blocks after a header with a large window.
+ * Maximum number of bytes that the decoder may move for one body: a constant plus an amount per byte of output. The decoder moves its
+ * whole window with every block. An ordinary block holds some 100 kB, but a hostile body may consist of empty blocks after a header with a
+ * large window.
  */
 const MOVED_AT_START = 256 * MIB;
 const MOVED_PER_BYTE = 512;
@@ -18,7 +19,7 @@ const MOVED_PER_BYTE = 512;
 /** Amount of work, expressed as output bytes written, after which the decoder yields to the event loop. It takes some milliseconds. */
 const WORK_PER_TURN = MIB;
 
-/** Number of bytes of its window that the decoder moves in the time in which it writes one byte of output. */
+/** Cost ratio: moving this many bytes of the decoder's window takes as long as writing one byte of output. */
 const MOVES_PER_WRITE = 16;
 
 /** Time for decoding an empty block, expressed as the number of output bytes whose writing takes as long. */

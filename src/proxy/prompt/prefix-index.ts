@@ -60,10 +60,10 @@ type Thread = { readonly byTools: Map<string, PrefixNode>; latestTools: string }
 
 type Visit = { readonly node: PrefixNode; readonly at: number; readonly matched: MatchedTurn | null };
 
-/** Most messages into which a dialect splits one reply: separate ones for its text, its thinking and a few calls. */
+/** Maximum number of messages into which a dialect splits one reply: separate ones for its text, its thinking and a few calls. */
 const MAX_MESSAGES_PER_TURN = 4;
 
-/** Most nodes that a search visits, so that hundreds of identical replies cannot block the event loop. */
+/** Maximum number of nodes that a search visits, so that hundreds of identical replies cannot block the event loop. */
 const MAX_VISITS = 10_000;
 
 /**

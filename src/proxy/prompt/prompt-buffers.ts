@@ -5,14 +5,14 @@ import type { PromptIds } from '../../engines/engine.ts';
 const GROWTH = 1.5;
 
 /**
- * Most agent threads of a session whose buffers are kept. Harnesses name their threads freely; when more threads interleave, the least
- * recently used buffers are dropped.
+ * Maximum number of agent threads of a session whose buffers are kept. Harnesses name their threads freely; when more threads interleave,
+ * the least recently used buffers are dropped.
  */
 const MAX_THREADS = 8;
 
 const COMMA = 0x2c;
 const ZERO = 0x30;
-/** Most characters that one id takes in a JSON array: ten digits, as in `2147483647`, and a comma. */
+/** Maximum number of characters that one id takes in a JSON array: ten digits, as in `2147483647`, and a comma. */
 const MAX_ID_CHARS = 11;
 /**
  * Characters reserved per id in a new buffer. Vocabularies have up to a few hundred thousand ids; with {@link GROWTH} this suffices for

@@ -28,8 +28,8 @@ export type SuffixRequest = {
 };
 
 /**
- * Most cached {@link HistoryEnd} values, and most characters of a cache key. A key contains the names of calls, which are few in practice;
- * the limits keep a policy that invents names from filling the memory.
+ * Maximum number of cached {@link HistoryEnd} values, and most characters of a cache key. A key contains the names of calls, which are few
+ * in practice; the limits keep a policy that invents names from filling the memory.
  */
 const MAX_CLOSINGS = 256;
 const MAX_KEY_CHARS = 4096;

@@ -23,7 +23,7 @@ export class AbandonedReplies {
     this.suspects.add(completion);
   }
 
-  /** Marks the replies that a request's history contains as used. `recorded` are the session's replies so far. */
+  /** Marks as used every reply in `recorded`, the session's replies so far, that appears in the request's history. */
   checkRequest(messages: readonly ChatMessage[], recorded: readonly Completion[]): void {
     for (const completion of recorded) {
       if (!this.used.has(completion) && returnsReply(messages, completion, recorded)) this.markUsed(completion);

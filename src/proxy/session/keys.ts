@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto';
 import { FloeError } from '../../core/errors.ts';
 
 /**
- * Most keys of ended attempts that are remembered, so that requests with them are answered 410 instead of 401. They take about 10 MB and
- * cover days of sessions.
+ * Maximum number of keys of ended attempts that are remembered, so that requests with them are answered 410 instead of 401. They take
+ * about 10 MB and cover days of sessions.
  */
 const CLOSED_KEYS = 65_536;
 

@@ -1,7 +1,7 @@
 import { FloeError } from '../../core/errors.ts';
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
 
-/** Most characters of a client's text that an error message repeats, because such a text may be as long as a body. */
+/** Maximum number of characters of a client's text that an error message repeats, because such a text may be as long as a body. */
 const MAX_QUOTED_CHARS = 128;
 
 export function quoted(text: string): string {
@@ -9,7 +9,8 @@ export function quoted(text: string): string {
 }
 
 /**
- * Most characters of a model name, more than any model has. When the alias `*` allows any name, the requested name is kept with its call.
+ * Maximum number of characters of a model name, more than any model has. When the alias `*` allows any name, the requested name is kept
+ * with its call.
  */
 const MAX_MODEL_CHARS = 512;
 
@@ -25,14 +26,14 @@ export function refuseModel(requested: string, model: string, aliases: readonly 
 }
 
 /**
- * Most stop strings of a request; no supported API takes as many. Engines compare each stop string after every token, which delays all
- * calls of the engine.
+ * Maximum number of stop strings of a request; no supported API takes as many. Engines compare each stop string after every token, which
+ * delays all calls of the engine.
  */
 const MAX_STOPS = 64;
 
 /**
- * Most characters of a request's sampling parameters as JSON, of which a response schema is the largest. The parameters are kept with each
- * completion, and the context window does not bound their size.
+ * Maximum number of characters of a request's sampling parameters as JSON, of which a response schema is the largest. The parameters are
+ * kept with each completion, and the context window does not bound their size.
  */
 const MAX_SAMPLING_CHARS = 512 * 1024;
 

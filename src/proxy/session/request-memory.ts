@@ -8,8 +8,8 @@ import { sameIds } from '../../tokens/sequence.ts';
 const GROWTH = 1.5;
 
 /**
- * Most characters that the latest requests of a session's threads may have together, those of one request of the largest size. Without a
- * limit a session could fill the memory, because harnesses name threads freely.
+ * Maximum number of characters that the latest requests of a session's threads may have together, those of one request of the largest
+ * size. Without a limit a session could fill the memory, because harnesses name threads freely.
  */
 const MAX_KEPT_CHARS = 64 * MIB;
 

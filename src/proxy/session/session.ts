@@ -22,8 +22,8 @@ import { RequestMemory } from './request-memory.ts';
 import { TurnLimit } from './turn-limit.ts';
 
 /**
- * Most model calls of one session that may run concurrently. Harnesses run a handful of sub-agents; a loop in the sandbox could open
- * thousands.
+ * Maximum number of model calls of one session that may run concurrently. Harnesses run a handful of sub-agents; a loop in the sandbox
+ * could open thousands.
  */
 const MAX_RUNNING_CALLS = 64;
 
@@ -36,7 +36,7 @@ export type ProxySessionSpec = AttemptSpec & {
   readonly modelName: string;
   /** Other model names that requests may use; `*` allows any name. Default: none. */
   readonly modelAliases?: readonly string[];
-  /** Most turns that the session may have, as {@link TurnLimit} counts them; `null` or absent for no limit. */
+  /** Maximum number of turns that the session may have, as {@link TurnLimit} counts them; `null` or absent for no limit. */
   readonly maxTurns?: number | null;
   /** Called once, when a request beyond {@link maxTurns} is refused. Must not throw. */
   readonly onTurnLimit?: () => void;

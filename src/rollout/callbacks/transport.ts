@@ -5,8 +5,8 @@ import type { RolloutConfig } from '../config.ts';
 import { checkedLookup } from './address.ts';
 
 /**
- * Most bytes of the body of a trainer's answer that are read. Only the status of the answer is used; the body is read so that the
- * connection need not be reset.
+ * Maximum number of bytes of the body of a trainer's answer that are read. Only the status of the answer is used; the body is read so that
+ * the connection need not be reset.
  */
 const ANSWER_LIMIT_BYTES = 16 * KIB;
 

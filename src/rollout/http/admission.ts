@@ -9,7 +9,7 @@ import type { RolloutContext } from '../context.ts';
 import { API, type RouteSpec } from './api.ts';
 import { refuseAmbiguous, refuseForeignPages } from './guard.ts';
 
-/** Most callers whose request rate is tracked. A caller that is dropped from the list starts with a full bucket. */
+/** Maximum number of callers whose request rate is tracked. A caller that is dropped from the list starts with a full bucket. */
 const MAX_CALLERS = 10_000;
 
 /** The caller of a request. `key` distinguishes callers for the rate limits, and contains no part of a token. */

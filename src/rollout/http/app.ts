@@ -16,11 +16,11 @@ import { DeliveryBudget, hasBody, watchBody } from './request-bodies.ts';
 /** Largest body in bytes, which suffices for a task with its files. Results have a separate limit. */
 const BODY_LIMIT_BYTES = 8 * MIB;
 /**
- * Most JSON values in a body, four times as many as the heartbeat of the largest node has. A body of this many empty objects takes 0.1 s
- * to parse.
+ * Maximum number of JSON values in a body, four times as many as the heartbeat of the largest node has. A body of this many empty objects
+ * takes 0.1 s to parse.
  */
 const MAX_JSON_VALUES = 200_000;
-/** Most bytes of all headers of a request together. Clients of this API send less than one KiB. */
+/** Maximum number of bytes of all headers of a request together. Clients of this API send less than one KiB. */
 const HEADER_LIMIT_BYTES = 16 * KIB;
 /** Interval at which Node checks for connections whose request takes too long. */
 const CONNECTION_CHECK_MS = 1_000;
@@ -30,7 +30,7 @@ const HANDSHAKE_TIMEOUT_MS = 10_000;
  * Time for which an idle connection is kept open: longer than the usual poll interval of clients, so that they can reuse their connection.
  */
 const KEEP_ALIVE_MS = 65_000;
-/** Most characters of a path parameter. Ids have at most 128; fastify answers longer parameters with 404. */
+/** Maximum number of characters of a path parameter. Ids have at most 128; fastify answers longer parameters with 404. */
 const MAX_PARAM_LENGTH = 256;
 
 const MAIN: readonly Face[] = ['main'];

@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import { FloeError } from '../../core/errors.ts';
 import { isLoopbackHost } from '../callbacks/address.ts';
 
-/** Most headers of a request. Clients of this API send about ten; Node would accept about two thousand. */
+/** Maximum number of headers of a request. Clients of this API send about ten; Node would accept about two thousand. */
 const MAX_HEADERS = 100;
 
 /** Headers that must not be repeated, because a proxy and this server could each use a different one of the values. */

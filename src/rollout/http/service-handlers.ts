@@ -7,7 +7,10 @@ import { EventFeed } from '../events.ts';
 import type { Handlers } from './handler.ts';
 import { openApi } from './openapi.ts';
 
-/** Most characters of events that are joined for one write, because during a burst one write for each event would be too expensive. */
+/**
+ * Maximum number of characters of events that are joined for one write, because during a burst one write for each event would be too
+ * expensive.
+ */
 const WRITE_CHARS = 64 * KIB;
 /** Time for which the result of one check of the store answers all requests for `/ready`. */
 const READY_CACHE_MS = 1_000;

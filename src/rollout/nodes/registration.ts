@@ -15,7 +15,8 @@ const IDLE: NodeStageMetrics = {
 };
 
 /**
- * Most registrations of processes that may take a node id over which another process holds. When there are more, the oldest are dropped.
+ * Maximum number of registrations of processes that may take a node id over which another process holds. When there are more, the oldest
+ * are dropped.
  */
 const MAX_CLAIMS = 8;
 

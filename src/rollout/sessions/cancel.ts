@@ -8,7 +8,7 @@ import { runTransaction, type Transaction } from '../transaction.ts';
 import { postponeWhileUnavailable } from '../watched-store.ts';
 import { sessionView, unknownSession } from './views.ts';
 
-/** Most tasks that one query reads. There are seldom more; the next query reads the rest. */
+/** Maximum number of tasks that one query reads. There are seldom more; the next query reads the rest. */
 const TASK_BATCH = 50;
 /** Interval at which the store is checked for cancelled tasks even when nothing wakes the loop. */
 const POLL_INTERVAL_MS = 1_000;

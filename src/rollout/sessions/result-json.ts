@@ -4,7 +4,9 @@ import type { BlobStore, ResultWithSummary } from '../../store/index.ts';
 const CLOSE = Buffer.from('}');
 const NULL = Buffer.from('null');
 
-/** Most characters of short texts that are joined into one chunk, because a write for each text would cost more than the text. */
+/**
+ * Maximum number of characters of short texts that are joined into one chunk, because a write for each text would cost more than the text.
+ */
 const CHUNK_CHARS = 64 * KIB;
 
 type StoredResult = Pick<ResultWithSummary, 'summary' | 'cursor' | 'trajectory_ref' | 'trajectory_bytes'>;

@@ -10,7 +10,10 @@ import { cancelReason, cancelRows, endSession, requestOf } from '../tasks/groups
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { NO_BLOBS, serverSummary } from './end.ts';
 
-/** Most expired leases that one transaction takes back, so that the loss of a large node does not block all other transactions. */
+/**
+ * Maximum number of expired leases that one transaction takes back, so that the loss of a large node does not block all other
+ * transactions.
+ */
 const SWEEP_BATCH = 200;
 
 /** The error code of the results with which a node that shuts down in order returns its sessions. */

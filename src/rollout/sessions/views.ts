@@ -8,7 +8,7 @@ const PARTS = ['trajectory', 'completions', 'artifacts'] as const;
 
 export type PartName = (typeof PARTS)[number];
 
-/** Most sessions that one query reads, because a task may have 100,000 of them. */
+/** Maximum number of sessions that one query reads, because a task may have 100,000 of them. */
 const PAGE_SESSIONS = 200;
 
 type ViewWithoutSummary = Omit<SessionView, 'summary'>;

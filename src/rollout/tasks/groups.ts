@@ -5,7 +5,7 @@ import type { EndedCounts, SessionRow, TaskRow } from '../../store/index.ts';
 import { closeSession, countsOf, type Ending, NO_BLOBS, serverSummary } from '../sessions/end.ts';
 import type { Transaction } from '../transaction.ts';
 
-/** Most sessions that one transaction cancels. This takes about 30 ms, so other transactions do not wait for long. */
+/** Maximum number of sessions that one transaction cancels. This takes about 30 ms, so other transactions do not wait for long. */
 const CANCEL_BATCH = 200;
 
 const NO_COUNTS: EndedCounts = { sessions: 0, rewardSum: 0, rewardCount: 0, usable: 0, inBaseline: 0 };

@@ -4,9 +4,9 @@ import type { ResultWithSummary, TaskRow } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { groupReport } from './groups.ts';
 
-/** Most results that one query reads, because a task may have 100,000 of them. */
+/** Maximum number of results that one query reads, because a task may have 100,000 of them. */
 const PAGE_RESULTS = 200;
-/** Most results that the reply to a cancellation lists. */
+/** Maximum number of results that the reply to a cancellation lists. */
 const CANCEL_REPLY_RESULTS = 1000;
 
 /** The state of a task when it was read, without its results. */

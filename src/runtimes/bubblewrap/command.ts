@@ -141,7 +141,7 @@ export function commandArgs(
 const ULIMIT_BLOCK_BYTES = 512;
 /** Number of tasks that bwrap and the shells that start it need in addition to the command. */
 const SANDBOX_TASKS = 4;
-/** Most threads of the proxy relay, which count as tasks of the sandbox. */
+/** Maximum number of threads of the proxy relay, which count as tasks of the sandbox. */
 const RELAY_TASKS = 16;
 /** Memory in bytes that a command with the proxy relay may use in addition to the limit of its task. */
 const RELAY_BYTES = 96 * MIB;

@@ -9,14 +9,14 @@ import type { SandboxHost } from './host.ts';
 const SESSION_DIRS = 'work home tmp vartmp run artifacts logs shm';
 
 /**
- * Most files that a session may create, per MiB of its storage: one per 4 KiB block. Without this limit, empty files could fill the
- * memory.
+ * Maximum number of files that a session may create, per MiB of its storage: one per 4 KiB block. Without this limit, empty files could
+ * fill the memory.
  */
 const INODES_PER_MB = 256;
 
-/** Most characters of a failed script's error output, taken from its end, that the error message quotes. */
+/** Maximum number of characters of a failed script's error output, taken from its end, that the error message quotes. */
 const STDERR_CHARS = 500;
-/** Most bytes of output that are kept of the scripts below, which print only `ready` and errors. */
+/** Maximum number of bytes of output that are kept of the scripts below, which print only `ready` and errors. */
 const SCRIPT_OUTPUT_BYTES = 16 * 1024;
 
 /**

@@ -26,7 +26,7 @@ import { AGENT_HOME } from './host.ts';
 
 /** Interval at which the end of a sandbox's first process is checked. The kernel takes a few milliseconds after SIGKILL. */
 const EXIT_POLL_MS = 2;
-/** Most characters of a failed command's error output, taken from its end, that the error message quotes. */
+/** Maximum number of characters of a failed command's error output, taken from its end, that the error message quotes. */
 const STDERR_CHARS = 500;
 /** Matches the message that bwrap prints when the program that it should run does not exist. */
 const NO_PROGRAM = /^bwrap: execvp /m;

@@ -31,7 +31,10 @@ type Hierarchy = {
 
 /** Period over which the kernel enforces the processor limit, in microseconds. */
 const CPU_PERIOD_US = 100_000;
-/** Most attempts to remove a group. They fail until the kernel has released the group's last process, which takes some milliseconds. */
+/**
+ * Maximum number of attempts to remove a group. They fail until the kernel has released the group's last process, which takes some
+ * milliseconds.
+ */
 const REMOVE_TRIES = 100;
 const REMOVE_POLL_MS = 2;
 

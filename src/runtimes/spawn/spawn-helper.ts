@@ -17,7 +17,9 @@ import type { HelperReply, HelperRequest } from './spawner.ts';
  * processes and ends too.
  */
 
-/** Longest first line of an output that is reported to the gateway, in bytes. */
+/**
+ * The first line of a process's output is reported to the gateway. This is the number of bytes after which no line is expected any more.
+ */
 const MAX_LINE_BYTES = 64 * 1024;
 /**
  * First interval of checks whether killed processes have ended; it doubles with each check. Most processes have ended after one or two

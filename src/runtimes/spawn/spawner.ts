@@ -5,7 +5,7 @@ export type SpawnRequest = {
   readonly cwd?: string | undefined;
   /** Written to stdin, which is then closed. With `hold`, stdin stays open until the process is killed or the helper dies. */
   readonly stdin?: Buffer | string | 'hold' | undefined;
-  /** Most bytes kept of stdout and of stderr, each: half of them from the start of the output, half from its end. */
+  /** Maximum number of bytes kept of stdout and of stderr, each: half of them from the start of the output, half from its end. */
   readonly maxOutputBytes: number;
   /**
    * Limits of the process and its descendants together. When one is exceeded, all of these processes are killed. Ignored outside Linux.
@@ -21,7 +21,7 @@ export type SpawnRequest = {
 };
 
 export type SpawnLimits = {
-  /** Most memory in bytes: the proportional set size, summed over the process and its descendants. */
+  /** Maximum number of memory in bytes: the proportional set size, summed over the process and its descendants. */
   readonly memoryBytes: number;
   /** Number of threads at which the process and its descendants are killed. */
   readonly taskCount: number;

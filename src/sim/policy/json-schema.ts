@@ -4,7 +4,7 @@ import { FloeError } from '../../core/errors.ts';
 /** A JSON Schema: an object of keywords, or a boolean that allows every value or none. */
 export type JsonSchema = boolean | Readonly<Record<string, unknown>>;
 
-/** Most steps of one schema check. Schemas come from clients, and references can make the check of a short schema endless. */
+/** Maximum number of steps of one schema check. Schemas come from clients, and references can make the check of a short schema endless. */
 const MAX_STEPS = 100_000;
 
 /** Greatest depth of nested schemas in one check: greater than any reply needs, and far below the limit of the call stack. */

@@ -41,7 +41,7 @@ export type RuleCondition = z.infer<typeof ruleConditionSchema>;
 /** Greatest absolute value of a logit. Larger values give probabilities that a 64-bit float rounds to 0 or 1. */
 export const MAX_LOGIT = 30;
 
-/** Most noise tokens (randomly drawn words) of a thinking block; more than any context window of the simulator. */
+/** Maximum number of noise tokens (randomly drawn words) of a thinking block; more than any context window of the simulator. */
 const MAX_NOISE_TOKENS = 100_000;
 
 /** Schema of a thinking block. A plain number is the number of its noise tokens, which are randomly drawn words. */

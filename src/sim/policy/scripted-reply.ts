@@ -6,8 +6,8 @@ import type { Scenario, Segment } from './scenario.ts';
 import type { Weights } from './weights.ts';
 
 /**
- * Most leaves of a reply. A leaf is one turn that the rule can write; their number is the product of the numbers of options of all choices.
- * Every leaf costs time per token.
+ * Maximum number of leaves of a reply. A leaf is one turn that the rule can write; their number is the product of the numbers of options
+ * of all choices. Every leaf costs time per token.
  */
 const MAX_LEAVES = 512;
 
@@ -143,8 +143,8 @@ function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed
       head = block.slice(THINK_PREFIX.length);
     }
     if (think.noise > 0) {
-      // A noise word begins with a space and is followed by a newline, so that it merges neither with the text before it nor with the text
-      // after it.
+      // The text before and after a noise word (a randomly drawn filler word) can be encoded separately: the word begins with a space and
+      // a newline follows it, so no token spans either boundary.
       symbols.push(...encode(block.slice(block.length - head.length, textEnd)));
       for (let i = 0; i < think.noise; i++) symbols.push(NOISE);
       head = block.slice(textEnd);

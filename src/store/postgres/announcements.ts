@@ -13,13 +13,14 @@ const CHANNEL = 'floe';
 const COALESCE_MS = 5;
 
 /**
- * Most bytes of text in one notification. PostgreSQL accepts payloads below 8000 bytes, and each also contains the sender and a number.
+ * Maximum number of bytes of text in one notification. PostgreSQL accepts payloads below 8000 bytes, and each also contains the sender and
+ * a number.
  */
 const PART_BYTES = 7_900;
 
 /**
- * Most bytes of messages that wait to be sent. Further messages are dropped, because their receivers also poll for the changes that they
- * report.
+ * Maximum number of bytes of messages that wait to be sent. Further messages are dropped, because their receivers also poll for the
+ * changes that they report.
  */
 const MAX_PENDING_BYTES = MIB;
 

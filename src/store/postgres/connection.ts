@@ -42,7 +42,7 @@ const IDLE_IN_TRANSACTION_MS = 5_000;
 /** Time without traffic after which a connection is first probed. Routers drop silent connections after some minutes. */
 const KEEPALIVE_MS = 10_000;
 
-/** Most statements that are prepared. There are about a hundred distinct ones; any beyond this number are sent unprepared. */
+/** Maximum number of statements that are prepared. There are about a hundred distinct ones; any beyond this number are sent unprepared. */
 const MAX_PREPARED = 300;
 
 /**

@@ -11,14 +11,14 @@ import { POSTGRES_FLAVOR, READ_FLAVOR } from './flavor.ts';
 import { createTables } from './schema.ts';
 
 /**
- * Most connections of one floe server. They suffice for PostgreSQL to sync several commits together, and several servers can share its
- * default limit of 100 connections.
+ * Maximum number of connections of one floe server. They suffice for PostgreSQL to sync several commits together, and several servers can
+ * share its default limit of 100 connections.
  */
 const MAX_CONNECTIONS = 12;
 
 /**
- * Most runs of one transaction. Conflicts are rare because all transactions lock rows in the same order, so after this many the database
- * is overloaded.
+ * Maximum number of runs of one transaction. Conflicts are rare because all transactions lock rows in the same order, so after this many
+ * the database is overloaded.
  */
 const MAX_TRIES = 8;
 

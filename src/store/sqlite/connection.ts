@@ -9,7 +9,10 @@ import { checkFormat, createTables, readFormat, readFormatOfFile } from './schem
 /** Longest time that a write waits for another process that has locked the file, such as a backup, before the write fails. */
 const BUSY_TIMEOUT_MS = 5_000;
 
-/** Most compiled statements that are kept. There are about forty distinct ones; any beyond this number are compiled each time they run. */
+/**
+ * Maximum number of compiled statements that are kept. There are about forty distinct ones; any beyond this number are compiled each time
+ * they run.
+ */
 const STATEMENT_CACHE_SIZE = 200;
 
 export type SqliteConnection = {

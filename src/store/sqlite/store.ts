@@ -6,7 +6,7 @@ import type { Store, StoreTables } from '../store.ts';
 import { openConnection, openReader, type SqliteConnection } from './connection.ts';
 import { SQLITE_FLAVOR } from './flavor.ts';
 
-/** Most transactions that are committed together. It bounds how long the first of them waits for the last. */
+/** Maximum number of transactions that are committed together. It bounds how long the first of them waits for the last. */
 const MAX_BATCH = 64;
 
 /** A transaction that waits to be run, with the functions that settle its caller's promise. */

@@ -11,7 +11,7 @@ import type { Suite, SuiteRun } from './suite.ts';
 
 /** An instruction larger than the free space inside a full database's own files, even after a checkpoint. */
 const LONG_INSTRUCTION = 'Say something. '.repeat(8_000);
-/** Most submissions that are tried on a full disk; the server must refuse one of them. */
+/** Maximum number of submissions that are tried on a full disk; the server must refuse one of them. */
 const MAX_SUBMISSIONS = 200;
 /** Size of the test disk in MiB: large enough for the service to work, and small enough to be filled quickly. */
 const SMALL_DISK_MIB = 96;

@@ -15,7 +15,7 @@ const STUCK = IDLE + DRIBBLING + NEVER_READING;
  * server checks this limit.
  */
 const DRIBBLE_SECONDS = 20;
-/** Most memory in KiB that the server may use for each stuck client. */
+/** Maximum number of memory in KiB that the server may use for each stuck client. */
 const MAX_KB_EACH = 64;
 
 /** Suite S10: clients send their request byte by byte, never read the reply, or only hold a connection open. */
