@@ -90,7 +90,8 @@ describe.each(await workingBackends())('a node with %s sandboxes', (backend) => 
       agent: { harness: 'shell', custom_shell: `export FLOE_MARK=${marker}; (setsid sleep 600 &); ${conversation(4)}` },
       evaluator: { strategy: 'session_completed' },
     });
-    // Kill number k waits for k changes of the sessions' state, then kills the gateway; every second time it kills the helper too.
+    // Before each kill of the gateway the sessions' state changes once more often than before the last one; every second time the helper is
+    // killed too.
     let latest = '';
     for (let kills = 1; kills <= 6; kills++) {
       let changes = 0;
