@@ -17,9 +17,7 @@ import type { HelperReply, HelperRequest } from './spawner.ts';
  * processes and ends too.
  */
 
-/**
- * The first line of a process's output is reported to the gateway. This is the number of bytes after which no line is expected any more.
- */
+/** Upper bound, in bytes, on the first line of a process's output, which is reported to the gateway. A longer one is not reported. */
 const MAX_LINE_BYTES = 64 * 1024;
 /**
  * First interval of checks whether killed processes have ended; it doubles with each check. Most processes have ended after one or two
