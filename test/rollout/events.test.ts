@@ -5,12 +5,12 @@ describe('EventFeed', () => {
   it('keeps the numbers of events while it drops the oldest to stay within its limit', () => {
     const bus = new EventBus();
     const feed = new EventFeed(bus, 1000);
-    let told = 0;
-    const unsubscribe = feed.subscribe(() => told++);
+    let notified = 0;
+    const unsubscribe = feed.subscribe(() => notified++);
     for (let i = 0; i < 100; i++) bus.publish({ type: 'task.created', task_id: `t${i}`, total_sessions: 1 });
     unsubscribe();
     bus.publish({ type: 'task.created', task_id: 't100', total_sessions: 1 });
-    expect([told, feed.end]).toEqual([100, 101]);
+    expect([notified, feed.end]).toEqual([100, 101]);
     expect(feed.at(0)).toBeNull();
     expect(feed.at(100)).toBe(
       'event: task.created\ndata: {"type":"task.created","task_id":"t100","total_sessions":1}\n\n',

@@ -14,12 +14,12 @@ const SIGNING = `whsec_${Buffer.from(`${CANARY} ${CANARY} ${CANARY} ${CANARY}!`)
 const LEAK = new RegExp([CANARY, SIGNING.slice(6), encodeURIComponent(CANARY)].join('|'));
 
 let bench: Workbench;
-let told: string[];
+let published: string[];
 let running: Running;
 beforeEach(async () => {
   bench = await Workbench.create();
-  told = [];
-  const log = createLogger('test', 'trace', { write: (line: string) => void told.push(`log: ${line}`) });
+  published = [];
+  const log = createLogger('test', 'trace', { write: (line: string) => void published.push(`log: ${line}`) });
   running = await bench.server(
     {
       token: secret('admin'),
@@ -34,7 +34,7 @@ beforeEach(async () => {
     },
     { log, ...(await bench.open()) },
   );
-  running.server.subscribe((event) => told.push(`event: ${JSON.stringify(event)}`));
+  running.server.subscribe((event) => published.push(`event: ${JSON.stringify(event)}`));
 });
 afterEach(() => bench.dispose());
 
@@ -45,7 +45,7 @@ async function ask(method: string, url: string, token: string, body?: unknown): 
     headers: { authorization: `Bearer ${token}` },
     ...(body === undefined ? {} : { payload: typeof body === 'string' ? body : JSON.stringify(body) }),
   });
-  told.push(`${method} ${url.split('?')[0]}: ${JSON.stringify(reply.headers)} ${reply.payload}`);
+  published.push(`${method} ${url.split('?')[0]}: ${JSON.stringify(reply.headers)} ${reply.payload}`);
   return reply.payload;
 }
 
@@ -79,7 +79,7 @@ describe('secrets', () => {
     });
     expect(beat.engines?.engines[0]?.api_key).toBe(secret('engine'));
     await node.deliverResult({ summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null, artifacts: null });
-    while (!told.some((line) => line.includes('a callback failed'))) await new Promise(setImmediate);
+    while (!published.some((line) => line.includes('a callback failed'))) await new Promise(setImmediate);
 
     for (const route of Object.values<RouteSpec>(API)) {
       if (route.method !== 'GET' || route.path === '/events') continue;
@@ -104,8 +104,8 @@ describe('secrets', () => {
     await ask('POST', '/nodes/n1/lease', admin, { slots: secret('slots') });
     await ask('POST', '/nodes/register', admin, { ...REGISTRATION, node_id: 'n2', instance: `/${secret('odd')}` });
 
-    expect(told.length).toBeGreaterThan(80);
-    expect(told.filter((line) => LEAK.test(line))).toEqual([]);
+    expect(published.length).toBeGreaterThan(80);
+    expect(published.filter((line) => LEAK.test(line))).toEqual([]);
   });
 
   it('are not repeated when a configuration is refused', async () => {

@@ -72,12 +72,12 @@ describe('the trace of a task', () => {
 
 describe('a callback', () => {
   let trainer: Server;
-  const told: (string | undefined)[] = [];
+  const received: (string | undefined)[] = [];
   const answers: number[] = [];
   beforeEach(async () => {
-    told.length = 0;
+    received.length = 0;
     trainer = createServer((request, response) => {
-      told.push(request.headers.traceparent as string | undefined);
+      received.push(request.headers.traceparent as string | undefined);
       request.resume().on('end', () => response.writeHead(answers.shift() ?? 200).end());
     }).listen(0, '127.0.0.1');
     await once(trainer, 'listening');
@@ -105,12 +105,12 @@ describe('a callback', () => {
 
   it('carries the trace context of its task, and none when the task has none', async () => {
     await calledBack({}, PARENT);
-    expect(told).toEqual([PARENT]);
-    told.length = 0;
+    expect(received).toEqual([PARENT]);
+    received.length = 0;
     await bench.dispose();
     bench = await Workbench.create();
     await calledBack({});
-    expect(told).toEqual([undefined]);
+    expect(received).toEqual([undefined]);
   });
 
   it('has a span for each try, which the trainer receives', async () => {
@@ -131,7 +131,7 @@ describe('a callback', () => {
         attributes: { task_id: taskId, attempt: 2, policy_version: 'v7', 'http.response.status_code': 200 },
       },
     ]);
-    expect(told.map((text) => parseTraceparent(text ?? '')?.spanId)).toEqual(spans.map(({ spanId }) => spanId));
+    expect(received.map((text) => parseTraceparent(text ?? '')?.spanId)).toEqual(spans.map(({ spanId }) => spanId));
   });
 });
 
@@ -147,8 +147,8 @@ describe('the log of a server', () => {
     const { session_id, epoch } = lease;
     const metrics = { init_inflight: 0, ready_depth: 0, run_inflight: 1, postrun_queue_depth: 0, postrun_inflight: 0 };
     for (const turns of [0, 1, 2]) {
-      const told = { session_id, epoch, status: 'RUNNING' as const, turns, sampled_tokens: turns };
-      await node.heartbeat({ metrics, refuses: null, sessions: [told], engines: null, wait_seconds: 0 });
+      const progress = { session_id, epoch, status: 'RUNNING' as const, turns, sampled_tokens: turns };
+      await node.heartbeat({ metrics, refuses: null, sessions: [progress], engines: null, wait_seconds: 0 });
     }
     const summary = summaryOf(lease, 'completed', { trace_count: 0, trainable_tokens: 0 });
     await node.deliverResult({ summary, trajectory: null, completions: null, artifacts: null });

@@ -31,12 +31,12 @@ describe('a database in memory', () => {
   it('acknowledges no transaction before it is synced, and keeps none that the disk refused', async () => {
     let answer: (outcome: SyncOutcome) => void = () => {};
     const asked: Promise<void>[] = [];
-    let told: () => void = () => {};
-    asked.push(new Promise((resolve) => (told = resolve)));
+    let resolveAsked: () => void = () => {};
+    asked.push(new Promise((resolve) => (resolveAsked = resolve)));
     const store = new MemoryStore(
       new MemoryDatabase(
         diskThat(() => {
-          told();
+          resolveAsked();
           return new Promise((resolve) => (answer = resolve));
         }),
       ),

@@ -40,7 +40,7 @@ const stepArbitrary = fc.record({
   given: fc.constantFrom('whole', 'whole', 'split', 'edited', 'written_anew', 'unthinking'),
   proof: fc.constantFrom(true, false, null),
   thinks: fc.boolean(),
-  tokens: fc.constantFrom('told', 'told', 'told', 'told', 'untold', 'without_logprobs'),
+  tokens: fc.constantFrom('reported', 'reported', 'reported', 'reported', 'unreported', 'without_logprobs'),
   experts: fc.constantFrom('all', 'all', 'all', 'late', 'none'),
 });
 type Step = typeof stepArbitrary extends fc.Arbitrary<infer T> ? T : never;
@@ -139,11 +139,11 @@ class Play {
 
   private add(step: Step, history: History, facts: Facts, thread: string): void {
     const { t, known } = this;
-    const untold = step.tokens === 'untold' && step.end !== 'nothing';
-    const response = untold || step.end === 'nothing' ? [] : endedBy(step.end, t.fresh(step.size));
+    const isUnreported = step.tokens === 'unreported' && step.end !== 'nothing';
+    const response = isUnreported || step.end === 'nothing' ? [] : endedBy(step.end, t.fresh(step.size));
     const split = Math.min(step.versionAt, response.length);
     const last = response.at(-1);
-    const byToken = !untold && (step.end === 'close' || step.end === 'call_close');
+    const byToken = !isUnreported && (step.end === 'close' || step.end === 'call_close');
     const completion = t.call(history, {
       response,
       thread,
@@ -156,15 +156,15 @@ class Play {
             ? { kind: 'string', text: 'END' }
             : null,
       capture: {
-        mode: untold ? 'text' : step.keep % 2 === 0 ? 'tokens' : 'chat',
-        logprobs_mode: untold || step.tokens === 'without_logprobs' ? null : 'processed',
+        mode: isUnreported ? 'text' : step.keep % 2 === 0 ? 'tokens' : 'chat',
+        logprobs_mode: isUnreported || step.tokens === 'without_logprobs' ? null : 'processed',
         thinking_retention: 'template',
         spliced_onto: null,
         rendered_because: 'chat_mode',
       },
       usage: {
         prompt_tokens: history.ids.length + 1,
-        completion_tokens: untold ? step.size : response.length,
+        completion_tokens: isUnreported ? step.size : response.length,
         cached_tokens: null,
       },
       routedExperts: expertsOf(known.length, history.ids.length + 1, response.length, step.experts),
@@ -258,7 +258,7 @@ export const randomSession: fc.Arbitrary<RandomSession> = fc
   )
   .map(([steps, order, templateKnown, shared]) => {
     // The rendering closes a turn with CLOSE. The graph learns that id when a reply stops at it.
-    const learned = steps.some((step) => step.end === 'close' && step.tokens !== 'untold');
+    const learned = steps.some((step) => step.end === 'close' && step.tokens !== 'unreported');
     // The close ids of the template are also given when the graph could learn only CALL_CLOSE, because that id alone does not show the end
     // of a shared message.
     const template = templateKnown || (!learned && steps.some((step) => step.end === 'call_close'));

@@ -228,12 +228,12 @@ describe('the cache salt', () => {
 
   it('is the version that the engine reports, or else the one that the pools were given', async () => {
     const can = { cache_salt: true };
-    expect(await salts({ capabilities: can, version: 'own' }, 'told')).toBe('own');
-    expect(await salts({ capabilities: can }, 'told')).toBe('told');
+    expect(await salts({ capabilities: can, version: 'own' }, 'reported')).toBe('own');
+    expect(await salts({ capabilities: can }, 'reported')).toBe('reported');
     expect(await salts({ capabilities: can }, null)).toBeNull();
   });
 
   it('is left out when the engine does not support it', async () => {
-    expect(await salts({ version: 'own' }, 'told')).toBeNull();
+    expect(await salts({ version: 'own' }, 'reported')).toBeNull();
   });
 });

@@ -85,17 +85,17 @@ describe('the end of a response', () => {
 
   it('is reported once', async () => {
     const { response, client, close } = await open();
-    let told = 0;
+    let calls = 0;
     const gone = new Promise<void>((resolve) => {
       onResponseClosed(response, () => {
-        told++;
+        calls++;
         resolve();
       });
     });
     const closed = once(response.req.socket, 'close');
     client.destroy();
     await Promise.all([gone, closed]);
-    expect(told).toBe(1);
+    expect(calls).toBe(1);
     close();
   });
 
@@ -104,9 +104,9 @@ describe('the end of a response', () => {
     const closed = once(response, 'close');
     client.destroy();
     await closed;
-    let told = 0;
-    onResponseClosed(response, () => told++);
-    expect(told).toBe(1);
+    let calls = 0;
+    onResponseClosed(response, () => calls++);
+    expect(calls).toBe(1);
     close();
   });
 });

@@ -51,7 +51,7 @@ afterAll(async () => {
 const DISTORTIONS: Record<string, (parsed: ParsedReply) => ParsedReply> = {
   nothing: (parsed) => parsed,
   'dropped thinking': (parsed) => ({ ...parsed, reasoning: '' }),
-  'arguments written anew': ({ calls, ...parsed }) => ({
+  'arguments serialized again': ({ calls, ...parsed }) => ({
     ...parsed,
     calls: calls.map((call) => ({
       ...call,
@@ -119,7 +119,7 @@ describe.each(
   });
 
   it('renders a turn with rewritten arguments instead of continuing it', async () => {
-    const repaired = DISTORTIONS['arguments written anew'] as (parsed: ParsedReply) => ParsedReply;
+    const repaired = DISTORTIONS['arguments serialized again'] as (parsed: ParsedReply) => ParsedReply;
     const completions = await run(
       client,
       stream,

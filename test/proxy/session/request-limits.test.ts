@@ -55,18 +55,18 @@ describe.each(names)('a request for another model in %s', (name) => {
 
 describe('a bound on turns', () => {
   it.each(names)('ends the session with a refusal that %s harnesses neither repeat nor compact for', async (name) => {
-    let told = 0;
-    const session = await rig.open({ key, maxTurns: 2, onTurnLimit: () => void told++ });
+    let limitCalls = 0;
+    const session = await rig.open({ key, maxTurns: 2, onTurnLimit: () => void limitCalls++ });
     expect((await send(ask(name, { text: 'one' }))).status).toBe(200);
     expect((await send(ask(name, { text: 'two', stream: true }))).status).toBe(200);
-    expect(told).toBe(0);
+    expect(limitCalls).toBe(0);
     for (const stream of [false, true]) {
       const { status, body, headers } = await send(ask(name, { text: 'three', stream }));
       expect(status).toBe(400);
       expect(headers['retry-after']).toBeUndefined();
       expect(body).not.toMatch(/context|too long|token|length|exceed|maximum|window|prompt/i);
     }
-    expect(told).toBe(1);
+    expect(limitCalls).toBe(1);
     expect(session).toMatchObject({ completionCount: 2, lastError: { code: 'turn_limit' } });
     expect(rig.server.chats).toHaveLength(2);
   });

@@ -26,18 +26,18 @@ const SIDE_KINDS = callKindSchema.options.filter((kind) => kind !== 'main');
 
 describe('a bound on turns', () => {
   it.each(SIDE_KINDS)('does not allow unlimited calls of kind %s', (kind) => {
-    let told = 0;
-    const limit = new TurnLimit(2, () => void told++);
+    let limitCalls = 0;
+    const limit = new TurnLimit(2, () => void limitCalls++);
     let calls = 0;
     while (calls < 10_000 && call(limit, kind)) calls++;
     expect(calls).toBe(256);
-    expect(told).toBe(1);
+    expect(limitCalls).toBe(1);
     const refused = refusal(limit, kind);
     expect(refused).toMatchObject({ code: 'turn_limit', details: { turns: 2, calls: 256 } });
     expect(refused?.message).not.toMatch(/context|too long|token|length|exceed|maximum|window|prompt/i);
     // The limit on calls of any kind is reached, so calls of the main agent are refused as well, although it has turns left.
     expect(refusal(limit, 'main')).toMatchObject({ code: 'turn_limit' });
-    expect(told).toBe(1);
+    expect(limitCalls).toBe(1);
   });
 
   it('bounds the calls by a number that grows with the allowed turns', () => {

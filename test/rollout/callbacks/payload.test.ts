@@ -32,9 +32,9 @@ describe('callbackBody', () => {
       for await (const piece of body.bytes(blobs)) pieces.push(piece);
       const whole = Buffer.concat(pieces);
       expect(whole).toHaveLength(body.length);
-      const { results: told, result_paths: paths } = JSON.parse(whole.toString());
+      const { results: included, result_paths: paths } = JSON.parse(whole.toString());
       const trajectory = kind === 'full' ? { traces: ['é'] } : null;
-      expect(told).toEqual(Array.from({ length: count }, (_, i) => ({ é: i + 1, cursor: i + 1, trajectory })));
+      expect(included).toEqual(Array.from({ length: count }, (_, i) => ({ é: i + 1, cursor: i + 1, trajectory })));
       expect(paths).toEqual(Array.from({ length: count }, (_, i) => `/sessions/s${i + 1}/trajectory`));
     }
     expect(most).toBe(Math.min(1, count));

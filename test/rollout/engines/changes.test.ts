@@ -12,11 +12,11 @@ beforeEach(async () => {
 });
 afterEach(() => bench.dispose());
 
-type Told = NonNullable<Heartbeat['engines']>;
+type EnginesReport = NonNullable<Heartbeat['engines']>;
 
-const NOTHING: Told = { revision: 0, heard: 0, info: [], problems: [] };
+const NOTHING: EnginesReport = { revision: 0, heard: 0, info: [], problems: [] };
 
-function beat(engines: Partial<Told> = {}, waitSeconds = 0): Omit<Heartbeat, 'instance'> {
+function beat(engines: Partial<EnginesReport> = {}, waitSeconds = 0): Omit<Heartbeat, 'instance'> {
   return {
     metrics: METRICS,
     refuses: null,
@@ -59,22 +59,22 @@ const infoOf = (engineId: string) =>
   });
 
 /** Acts as a node that applies the next change as soon as it receives it, and reports that. */
-async function obey(node: NodeApi, told: Partial<Told> = {}): Promise<void> {
-  const reply = await node.heartbeat(beat({ ...told }, 20));
+async function applyChanges(node: NodeApi, report: Partial<EnginesReport> = {}): Promise<void> {
+  const reply = await node.heartbeat(beat({ ...report }, 20));
   const revision = reply.engines?.revision ?? 0;
-  await node.heartbeat(beat({ ...told, revision, heard: revision }));
+  await node.heartbeat(beat({ ...report, revision, heard: revision }));
 }
 
 describe('the engine directory', () => {
   it('reaches every node, and answers a change when all nodes have applied it', async () => {
     const client = await running.client();
     const [one, two] = [await running.node('one'), await running.node('two')];
-    const obeyed = Promise.all([obey(one), obey(two)]);
+    const obeyed = Promise.all([applyChanges(one), applyChanges(two)]);
     const change = await client.addEngine({ base_url: 'http://gpu:8000', pool: 'main' });
     await obeyed;
     expect(change).toEqual({ revision: 1, engine_ids: ['gpu-8000'], done: ['one', 'two'], pending: [], problems: [] });
-    const told = (await one.heartbeat(beat())).engines;
-    expect(told).toEqual({
+    const report = (await one.heartbeat(beat())).engines;
+    expect(report).toEqual({
       revision: 1,
       engines: [engineSpecSchema.parse({ engine_id: 'gpu-8000', base_url: 'http://gpu:8000', pool: 'main' })],
       removed: [],
@@ -88,7 +88,7 @@ describe('the engine directory', () => {
   it('names the nodes that have not applied a change, and the problems of those that have', async () => {
     const client = await running.client();
     const [one] = [await running.node('one'), await running.node('two')];
-    const failing = obey(one, { problems: [{ engine_id: 'gpu-8000', message: 'cannot be reached' }] });
+    const failing = applyChanges(one, { problems: [{ engine_id: 'gpu-8000', message: 'cannot be reached' }] });
     const change = await client.addEngine({ base_url: 'http://gpu:8000' }, { waitSeconds: 0.5 });
     await failing;
     expect(change.done).toEqual(['one']);

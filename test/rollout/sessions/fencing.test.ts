@@ -172,8 +172,10 @@ class World {
     for (const { lease } of mine) {
       const now = await this.caller(server).session(lease.session_id);
       const lost = now.epoch !== lease.epoch;
-      const told = reply.body.stop.some((stop) => stop.session_id === lease.session_id && stop.epoch === lease.epoch);
-      expect(told).toBe(lost);
+      const isNamedToStop = reply.body.stop.some(
+        (stop) => stop.session_id === lease.session_id && stop.epoch === lease.epoch,
+      );
+      expect(isNamedToStop).toBe(lost);
     }
   }
 

@@ -80,7 +80,7 @@ describe('the bottleneck', () => {
       'engines',
       /max_concurrency/,
     ],
-    ['nothing of the engines that a node has not told of yet', { nodes: [node({}, { engines: null })] }, null, /./],
+    ['nothing of the engines that a node has not reported yet', { nodes: [node({}, { engines: null })] }, null, /./],
     ['the RUN pool', { nodes: [node(BUSY_RUN)] }, 'run_pool', /all 4 RUN workers are busy and 15 sessions/],
     ['the INIT pool', { nodes: [node({ init_inflight: 4, run_inflight: 1 })] }, 'init_pool', /all 4 INIT workers/],
     [
