@@ -34,9 +34,11 @@ function commit(): string {
   }
 }
 
-/** Returns the median of the values; `null` when there are no values. */
+/** Returns the median, which is the mean of the two middle values when their number is even; `null` for no values. */
 export function median(values: readonly number[]): number | null {
-  return percentile(values, 0.5);
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.slice((sorted.length - 1) >> 1, (sorted.length >> 1) + 1);
+  return sorted.length === 0 ? null : middle.reduce((sum, value) => sum + value, 0) / middle.length;
 }
 
 /** Returns the value below which `share` (0 to 1) of the values lie; `null` when there are no values. */

@@ -15,6 +15,7 @@ import { systemClock } from '../src/core/clock.ts';
 import { silentLogger } from '../src/observe/log.ts';
 import { SpanExporter } from '../src/observe/span-exporter.ts';
 import { recordingTracer } from '../src/observe/tracing.ts';
+import { median } from './report.ts';
 
 const isQuick = process.argv.includes('--quick');
 const ATTEMPTS = isQuick ? 200 : 1_000;
@@ -141,11 +142,7 @@ function importMs(modules: readonly string[], base: readonly string[]): number {
   const program = `${load(base)}const start = performance.now();${load(modules)}console.log(performance.now() - start)`;
   const run = (): string =>
     execFileSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8' });
-  return median(Array.from({ length: IMPORTS }, () => Number(run())));
-}
-
-function median(values: readonly number[]): number {
-  return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? Number.NaN;
+  return median(Array.from({ length: IMPORTS }, () => Number(run()))) ?? Number.NaN;
 }
 
 /** Runs this process as the collector: reads every request and reports its port to the parent process. */
@@ -169,7 +166,7 @@ async function measureCpu(subjects: Readonly<Record<string, Subject>>): Promise<
         if (round >= 0) figures.get(name)?.push(micros);
       }
     }
-    return Object.fromEntries([...figures].map(([name, values]) => [name, median(values)]));
+    return Object.fromEntries([...figures].map(([name, values]) => [name, median(values) ?? Number.NaN]));
   } finally {
     collector.kill();
   }

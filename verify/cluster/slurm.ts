@@ -4,10 +4,10 @@ import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:chi
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { type AddressInfo, createServer } from 'node:net';
 import { hostname } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { sleep, systemClock } from '../../src/core/clock.ts';
+import { freePorts } from '../services/ports.ts';
 
 /** Longest wait for the daemons to start. On a busy machine this takes seconds. */
 const START_TIMEOUT_MS = 60_000;
@@ -50,15 +50,6 @@ export function whyNoSlurm(): string | null {
 function userId(user: string): number | null {
   const { status, stdout } = spawnSync('id', ['-u', user], { encoding: 'utf8' });
   return status === 0 ? Number(stdout.trim()) : null;
-}
-
-/** Returns distinct free loopback ports. All of them are held open until every port is known, so that no port is returned twice. */
-async function freePorts(count: number): Promise<number[]> {
-  const servers = Array.from({ length: count }, () => createServer().listen(0, '127.0.0.1'));
-  await Promise.all(servers.map((server) => once(server, 'listening')));
-  const ports = servers.map((server) => (server.address() as AddressInfo).port);
-  await Promise.all(servers.map((server) => once(server.close(), 'close')));
-  return ports;
 }
 
 function slurmConf(

@@ -5,6 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface, type Interface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { systemClock } from '../../src/core/clock.ts';
+import { childrenOf } from '../services/processes.ts';
 
 /** Maximum number of characters of a child's standard error that are kept for error messages. */
 const KEPT_ERROR_CHARS = 4_000;
@@ -128,15 +129,6 @@ export function processesWith(marker: string): number[] {
         }
       }),
     );
-}
-
-/** Returns the pids of a process's direct children; an empty list when the process has ended. */
-export function childrenOf(pid: number): number[] {
-  try {
-    return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
-  } catch {
-    return [];
-  }
 }
 
 /** Returns the resident memory of a process in KiB. Throws an Error when the process has ended. */

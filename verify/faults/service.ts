@@ -1,7 +1,4 @@
-// Runs the whole service as real processes: the simulated engine in this process, and servers and gateways as children that can be killed.
-import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
-import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -16,6 +13,7 @@ import {
   type SimServer,
   startSim,
 } from '../../src/sim/index.ts';
+import { freePort } from '../services/ports.ts';
 import type { PostgresCluster } from '../services/postgres-cluster.ts';
 import { checkLeaks, checkPromises, type Findings } from './checks.ts';
 import { Child, processesWith } from './child.ts';
@@ -262,13 +260,4 @@ export function curlAgent(turns = 1, before = ''): string {
   const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'Say something.' }] });
   const call = `curl -sf -m 60 "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" -H 'content-type: application/json' -d '${body}' > /dev/null`;
   return [before, ...Array.from({ length: turns }, () => call)].filter(Boolean).join(' && ');
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
 }

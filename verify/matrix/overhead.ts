@@ -1,5 +1,7 @@
 // Measures what a harness costs besides the model: runs sessions of the edit cell one after another, with an engine that replies
 // immediately.
+
+import { median } from '../../bench/report.ts';
 import { abortAfter } from '../../src/core/abort.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import type { CompletionRecord, RuntimeBackend, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
@@ -93,17 +95,18 @@ function overheadOf(
 ): Overhead {
   const failed = sessions.find(({ result }) => result.outcome !== 'completed');
   if (failed !== undefined) throw new Error(`overhead of ${variant.label}: ${failed.result.outcome}`);
-  const sandboxCpu = median(idle.map(({ usage }) => usage.cpuSeconds));
-  const seconds = (of: (session: MeasuredSession) => number): number => Number(median(sessions.map(of)).toFixed(2));
+  const middle = (values: readonly number[]): number => median(values) ?? Number.NaN;
+  const sandboxCpu = middle(idle.map(({ usage }) => usage.cpuSeconds));
+  const seconds = (of: (session: MeasuredSession) => number): number => Number(middle(sessions.map(of)).toFixed(2));
   return {
     label: variant.label,
     dialect,
     samples: sessions.length,
-    calls: median(sessions.map(({ calls }) => calls.length)),
+    calls: middle(sessions.map(({ calls }) => calls.length)),
     wall_seconds: seconds(({ result }) => (result.timing.running_ms ?? 0) / 1000),
     first_call_seconds: seconds(firstCallSeconds),
     cpu_seconds: seconds(({ usage }) => usage.cpuSeconds - sandboxCpu),
-    peak_rss_mb: Math.round(median(sessions.map(({ usage }) => usage.peakRssBytes)) / MB),
+    peak_rss_mb: Math.round(middle(sessions.map(({ usage }) => usage.peakRssBytes)) / MB),
   };
 }
 
@@ -121,11 +124,4 @@ async function repeat<T>(times: number, work: () => Promise<T>): Promise<T[]> {
   const results: T[] = [];
   for (let i = 0; i < times; i++) results.push(await work());
   return results;
-}
-
-/** Returns the median of at least one value. For an even number of values, this is the mean of the two middle ones. */
-function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.slice((sorted.length - 1) >> 1, (sorted.length >> 1) + 1);
-  return middle.reduce((sum, value) => sum + value, 0) / middle.length;
 }

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { EngineKind, EngineSpecInput } from '../../src/schema/index.ts';
 import { countTests, type TestCounts } from '../../tools/vitest.ts';
+import { freePort } from '../services/ports.ts';
 import {
   ENGINES_HOME,
   type Installed,
@@ -16,7 +17,7 @@ import {
   type Model,
   NO_SGLANG,
 } from './install.ts';
-import { freePort, type RunningServer, type ServerCommand, startServer } from './servers.ts';
+import { type RunningServer, type ServerCommand, startServer } from './servers.ts';
 
 const CONTEXT_TOKENS = 4096;
 const MODEL = 'tiny';

@@ -1,7 +1,6 @@
 // Starts an inference server on loopback, and stops it together with the processes that it started.
 import { spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 
 /** Longest time until a started server answers, ms. vLLM compiles and profiles for a minute on two cores. */
@@ -20,19 +19,6 @@ export type ServerCommand = {
 };
 
 export type RunningServer = { readonly url: string; stop(): Promise<void> };
-
-/** Resolves to a port on loopback that was free when it was checked. */
-export function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen(0, '127.0.0.1', () => {
-      const address = probe.address();
-      const port = typeof address === 'object' && address !== null ? address.port : 0;
-      probe.close(() => resolve(port));
-    });
-  });
-}
 
 /**
  * Starts a server and waits until it answers /health. Rejects with the end of its log when the server ends before that or does not answer

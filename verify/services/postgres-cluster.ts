@@ -14,12 +14,13 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir, userInfo } from 'node:os';
 import { delimiter, join } from 'node:path';
 import type { Writable } from 'node:stream';
 import pg from 'pg';
 import { sleep, systemClock } from '../../src/core/clock.ts';
+import { freePort } from './ports.ts';
+import { childrenOf } from './processes.ts';
 
 type Watchdog = ChildProcessByStdio<Writable, null, null>;
 /** The operating system user that the server runs as. */
@@ -323,10 +324,6 @@ function postgresUser(): Owner | null {
   return entry === undefined ? null : { uid: Number(entry[2]), gid: Number(entry[3]) };
 }
 
-function childrenOf(pid: number): number[] {
-  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
-}
-
 /** Sends a signal to a process. It is no error when the process has just ended, because the processes of connections end at any time. */
 function signal(pid: number, name: NodeJS.Signals): void {
   try {
@@ -334,14 +331,4 @@ function signal(pid: number, name: NodeJS.Signals): void {
   } catch (error) {
     if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error;
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  if (address === null || typeof address === 'string') throw new Error('a TCP server has no port');
-  server.close();
-  await once(server, 'close');
-  return address.port;
 }

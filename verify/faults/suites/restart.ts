@@ -1,7 +1,8 @@
 import { sleep, systemClock } from '../../../src/core/clock.ts';
 import type { RandomSource } from '../../../src/core/random.ts';
 import type { SessionView } from '../../../src/schema/index.ts';
-import { childrenOf, killPid, processesWith } from '../child.ts';
+import { childrenOf } from '../../services/processes.ts';
+import { killPid, processesWith } from '../child.ts';
 import { curlAgent, type Service } from '../service.ts';
 import { underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';
