@@ -79,6 +79,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
       'grades logs of test runs with the official package of SWE-bench, which it installs, and compares the verdicts',
     load: () => import('./swebench/main.ts'),
   },
+  runtimes: {
+    summary: 'the contract of every runtime, what each enforces, and how fast it starts; installs what it can',
+    load: () => import('./runtimes/main.ts'),
+  },
   harbor: {
     summary:
       'runs the Harbor tasks of examples/harbor in Docker and Podman with reference solutions, without an agent, and with harnesses',

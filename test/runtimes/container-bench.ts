@@ -7,6 +7,7 @@ import type { PrivateEngine } from '../../verify/services/container-engine.ts';
 import { dockerMissing, startDockerDaemon } from '../../verify/services/docker-daemon.ts';
 import { podmanMissing, startPodmanService } from '../../verify/services/podman-service.ts';
 import { findTool } from '../../verify/services/tools.ts';
+import { APPTAINER_VARIABLE } from '../../verify/services/unprivileged.ts';
 import type { MissingPart } from '../skip.ts';
 import { bubblewrapMissing, Workbench } from './workbench.ts';
 
@@ -39,7 +40,7 @@ export async function missingBackends(): Promise<Readonly<Record<RuntimeBackend,
 
 /** Returns the path of the program Apptainer; `null` when it is not installed. */
 export function apptainerProgram(): string | null {
-  return process.env.FLOE_TEST_APPTAINER ?? findTool('apptainer');
+  return process.env[APPTAINER_VARIABLE] ?? findTool('apptainer');
 }
 
 function apptainerMissing(): MissingPart {

@@ -1,0 +1,164 @@
+// `npm run verify -- runtimes`: runs the contract suite of every runtime that works on this machine, measures starts and commands, and prints
+// what each runtime enforces. Installs the packages of the runtimes that it can. Ends with "runtimes: R ran, P passed, F failed, S skipped":
+// runtimes that ran, tests that passed and failed, and runtimes that could not run, each with its reason.
+//
+//   npm run verify -- runtimes [--only TEXT] [--json [FILE]]
+//
+// Apptainer, and Podman a second time, run as a user without root privileges. `--only` selects the runtimes whose name contains TEXT.
+import { spawnSync } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { packageRoot } from '../../src/core/package-root.ts';
+import type { Enforcement, LimitField } from '../../src/runtimes/runtime.ts';
+import type { RuntimeBackend } from '../../src/schema/index.ts';
+import { takeJsonOption } from '../../tools/json-option.ts';
+import { vitestProgram } from '../../tools/vitest.ts';
+import { firstMissing } from '../services/container-engine.ts';
+import { TOOLS } from '../services/tools.ts';
+import { asUnprivilegedUser, unprivilegedMissing } from '../services/unprivileged.ts';
+import type { Measurement } from './measure.ts';
+
+const { args, json } = takeJsonOption(process.argv.slice(2));
+const { values: options } = parseArgs({ args: [...args], options: { only: { type: 'string', default: '' } } });
+
+const isRoot = process.getuid?.() === 0;
+/** Maximum number of bytes of the output of a program. */
+const MAX_OUTPUT = 256 * 1024 * 1024;
+
+/** Debian packages of the runtimes, by a program of each. */
+const PACKAGES = { bwrap: 'bubblewrap', dockerd: 'docker.io', runc: 'runc', podman: 'podman', newuidmap: 'uidmap' };
+
+/** A runtime as a certain user. */
+type Variant = { readonly name: string; readonly backend: RuntimeBackend; readonly asUser: boolean };
+
+const VARIANTS: readonly Variant[] = [
+  { name: 'bubblewrap', backend: 'bubblewrap', asUser: false },
+  { name: 'docker', backend: 'docker', asUser: false },
+  { name: 'podman', backend: 'podman', asUser: false },
+  ...(isRoot ? [{ name: 'podman rootless', backend: 'podman' as const, asUser: true }] : []),
+  { name: 'apptainer', backend: 'apptainer', asUser: isRoot },
+  { name: 'local', backend: 'local', asUser: false },
+  { name: 'none', backend: 'none', asUser: false },
+];
+
+type Row = {
+  readonly name: string;
+  readonly passed: number;
+  readonly failed: number;
+  /** Reason why the runtime could not run; `null` when it ran. */
+  readonly skipped: string | null;
+  readonly measurement: Measurement | null;
+};
+
+function install(): void {
+  const missing = Object.entries(PACKAGES).filter(([program]) => firstMissing([program]) !== null);
+  if (isRoot && missing.length > 0 && firstMissing(['apt-get']) === null) {
+    const packages = missing.map(([, name]) => name);
+    console.error(`▸ apt-get install ${packages.join(' ')}`);
+    spawnSync('apt-get', ['install', '-qq', '-y', '--no-install-recommends', ...packages], { stdio: 'ignore' });
+  }
+  try {
+    TOOLS.find(({ programs }) => programs.includes('apptainer'))?.install();
+  } catch (error) {
+    console.error((error as Error).message);
+  }
+}
+
+/** Runs a Node program as the user of the variant. Returns its standard output, and the end of its error output when it failed. */
+function runNode(
+  { asUser }: Variant,
+  argv: readonly string[],
+): { readonly stdout: string; readonly error: string | null } {
+  const command = asUser
+    ? asUnprivilegedUser([process.execPath, ...argv])
+    : { program: process.execPath, args: argv, env: process.env, remove: () => {} };
+  try {
+    const { status, stdout, stderr } = spawnSync(command.program, command.args, {
+      ...{ cwd: packageRoot(), env: command.env, encoding: 'utf8', maxBuffer: MAX_OUTPUT },
+    });
+    return { stdout, error: status === 0 ? null : stderr.trim().slice(-2_000) };
+  } finally {
+    command.remove();
+  }
+}
+
+function runTests(variant: Variant): Omit<Row, 'measurement'> {
+  const { name, backend } = variant;
+  const file = backend === 'none' ? 'test/runtimes/none.test.ts' : 'test/runtimes/contract.test.ts';
+  const reporter = '--reporter=./tools/summary-reporter.ts';
+  const vitest = [vitestProgram(), 'run', file, reporter, '--no-cache', '--configLoader', 'runner'];
+  const { stdout, error } = runNode(variant, [...vitest, '-t', `the ${backend} runtime`]);
+  const closing = /^(\d+) passed, (\d+) failed$/m.exec(stdout);
+  const [passed, failed] = closing === null ? [0, 1] : [Number(closing[1]), Number(closing[2])];
+  if (failed > 0) printFailure(name, `${stdout}\n${error ?? ''}`);
+  if (passed + failed > 0) return { name, passed, failed, skipped: null };
+  // Tests of other runtimes are left out without a reason.
+  const reason = /^ *\d+ tests?: (?!no reason given)(.*)$/m.exec(stdout)?.[1];
+  return { name, passed, failed, skipped: reason ?? 'its tests were skipped' };
+}
+
+function printFailure(what: string, why: string): void {
+  console.log(`FAILED ${what}\n${why}`);
+}
+
+function measure(variant: Variant): Measurement | null {
+  const program = join(packageRoot(), '.build', 'verify', 'runtimes', 'measure.js');
+  const { stdout, error } = runNode(variant, [program, variant.backend]);
+  if (error === null) return JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as Measurement;
+  printFailure(`${variant.name}: measurement`, error);
+  return null;
+}
+
+function run(variant: Variant): Row {
+  const { name, asUser } = variant;
+  console.log(`▸ ${name}`);
+  const missing = asUser ? unprivilegedMissing() : null;
+  const tests = missing === null ? runTests(variant) : { name, passed: 0, failed: 0, skipped: missing };
+  if (tests.skipped !== null) console.log(`${name} is skipped, because ${tests.skipped}`);
+  const measurement = tests.skipped === null ? measure(variant) : null;
+  const isBroken = tests.skipped === null && measurement === null;
+  return { ...tests, failed: tests.failed + (isBroken ? 1 : 0), measurement };
+}
+
+function tableOf(rows: readonly Row[]): string {
+  const limits: readonly LimitField[] = ['memory_mb', 'max_processes', 'cpus', 'storage_mb', 'max_output_mb'];
+  const head = ['runtime', 'isolation', ...limits, 'networks', 'gateway may be'];
+  const cells = rows.map(({ name, measurement, passed, failed }) => {
+    if (measurement === null) return [name, ...Array(head.length + 4).fill('–')];
+    const { capabilities, start_p50_ms, starts_per_s, exec_p50_ms, memory_mb } = measurement;
+    const enforced = (field: LimitField): Enforcement | '–' => capabilities.limits?.[field] ?? '–';
+    const figures = [start_p50_ms, starts_per_s, exec_p50_ms, memory_mb].map((value) => value?.toFixed(1) ?? '–');
+    return [
+      ...[name, capabilities.isolation, ...limits.map(enforced)],
+      ...[capabilities.networks.join(' ') || '–', PRIVILEGES[capabilities.privileges], ...figures],
+      failed === 0 ? `${passed} passed` : `${failed} failed`,
+    ];
+  });
+  const titles = [...head, 'start p50 ms', 'starts/s', 'exec p50 ms', 'memory MiB', 'tests'];
+  return [titles, titles.map(() => '---'), ...cells].map((row) => `| ${row.join(' | ')} |`).join('\n');
+}
+
+const PRIVILEGES = { any: 'any user', engine: 'a user of the engine', not_root: 'any user but root' };
+
+install();
+const rows = VARIANTS.filter(({ name }) => name.includes(options.only)).map(run);
+const sum = (of: (row: Row) => number): number => rows.reduce((total, row) => total + of(row), 0);
+const totals = {
+  ran: rows.filter(({ skipped }) => skipped === null).length,
+  passed: sum(({ passed }) => passed),
+  failed: sum(({ failed }) => failed),
+  skipped: rows.filter(({ skipped }) => skipped !== null).length,
+};
+const bubblewrap = rows.find(({ name }) => name === 'bubblewrap')?.measurement;
+const keys = {
+  ...totals,
+  start_p50_ms: bubblewrap?.start_p50_ms ?? null,
+  starts_per_s: bubblewrap?.starts_per_s ?? null,
+  runtimes: rows,
+};
+console.log(`\n${tableOf(rows)}\n`);
+if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(keys, null, 2)}\n`);
+console.log(`runtimes: ${totals.ran} ran, ${totals.passed} passed, ${totals.failed} failed, ${totals.skipped} skipped`);
+if (json.line) console.log(JSON.stringify(keys));
+if (totals.failed > 0 || totals.ran === 0) process.exitCode = 1;

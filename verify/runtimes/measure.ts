@@ -1,0 +1,139 @@
+// Measures one runtime and prints the results as one line of JSON. `main.ts` starts it, as root or as another user.
+//
+//   node measure.js BACKEND
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { percentile } from '../../bench/report.ts';
+import { MIB } from '../../src/core/bytes.ts';
+import { systemClock } from '../../src/core/clock.ts';
+import { removeTree } from '../../src/core/remove-tree.ts';
+import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
+import type { Runtime, RuntimeCapabilities } from '../../src/runtimes/runtime.ts';
+import { createSpawner } from '../../src/runtimes/spawn/client.ts';
+import { type RuntimeBackend, runtimeBackendSchema, runtimeSpecSchema } from '../../src/schema/index.ts';
+import { makeImage } from '../fixtures/image.ts';
+import type { PrivateEngine } from '../services/container-engine.ts';
+import { startDockerDaemon } from '../services/docker-daemon.ts';
+import { startPodmanService } from '../services/podman-service.ts';
+import { findTool } from '../services/tools.ts';
+import { APPTAINER_VARIABLE } from '../services/unprivileged.ts';
+
+/** Numbers of sandboxes that are started one after the other, of commands, and of sandboxes that are started as fast as possible. */
+const STARTS = 15;
+const COMMANDS = 50;
+const BURST = 40;
+/** Number of sandboxes of the burst that start concurrently. */
+const CONCURRENCY = 8;
+
+const IMAGE = 'floe-measure';
+const never = new AbortController().signal;
+
+export type Measurement = {
+  readonly capabilities: RuntimeCapabilities;
+  /** Median time in milliseconds until a sandbox has started. */
+  readonly start_p50_ms: number | null;
+  /** Sandboxes per second, with {@link CONCURRENCY} starts at a time; `null` when the sandboxes run no commands. */
+  readonly starts_per_s: number | null;
+  /** Median time in milliseconds of `/bin/sh -c :`; `null` when the sandboxes run no commands. */
+  readonly exec_p50_ms: number | null;
+  /** Proportional memory in MiB of the idle processes of a sandbox; `null` when it has none. */
+  readonly memory_mb: number | null;
+};
+
+async function measure(backend: RuntimeBackend): Promise<Measurement> {
+  const dir = mkdtempSync(join(tmpdir(), 'floe-measure-'));
+  const spawner = await createSpawner();
+  const engine = await startEngine(backend);
+  try {
+    const directory = join(dir, 'image');
+    mkdirSync(directory);
+    makeImage(directory);
+    await engine?.importImage(IMAGE, directory);
+    const image = engine !== null ? IMAGE : backend === 'apptainer' ? directory : null;
+    const stateDir = join(dir, 'state');
+    const provider = createRuntimeProviders({
+      ...{ spawner, clock: systemClock, stateDir },
+      dockerSocket: engine?.socketPath,
+      podmanSocket: engine?.socketPath,
+      apptainerCommand: process.env[APPTAINER_VARIABLE] ?? findTool('apptainer') ?? undefined,
+    }).get(backend);
+    if (provider === undefined) throw new Error(`there is no runtime ${backend}`);
+    const spec = runtimeSpecSchema.parse({ image, memory_mb: 256 });
+    let count = 0;
+    const start = (): Promise<Runtime> =>
+      provider.start({ name: `m${count++}`, spec, proxy: null, readOnlyMounts: [] }, never);
+    // The first start prepares what all sandboxes share.
+    const first = await start();
+    const { capabilities } = await provider.describe();
+    const execMs = capabilities.limits === null ? [] : await times(COMMANDS, () => exec(first));
+    const memoryMb = memoryOf(join(stateDir, `${backend}-${process.pid}`));
+    await first.stop();
+    const started: Runtime[] = [];
+    const startMs = await times(STARTS, async () => void started.push(await start()));
+    await Promise.all(started.map((runtime) => runtime.stop()));
+    return {
+      capabilities,
+      start_p50_ms: percentile(startMs, 0.5),
+      starts_per_s: capabilities.limits === null ? null : await burst(start),
+      exec_p50_ms: percentile(execMs, 0.5),
+      memory_mb: memoryMb,
+    };
+  } finally {
+    await engine?.stop();
+    await spawner.close();
+    await removeTree(dir);
+  }
+}
+
+async function startEngine(backend: RuntimeBackend): Promise<PrivateEngine | null> {
+  if (backend === 'docker') return startDockerDaemon();
+  return backend === 'podman' ? startPodmanService() : null;
+}
+
+async function exec(runtime: Runtime): Promise<void> {
+  const { exitCode } = await runtime.exec({ command: ':' }, never);
+  if (exitCode !== 0) throw new Error(`a command ended with ${exitCode}`);
+}
+
+/** Returns the time in milliseconds of each of `count` runs of `work`, one after the other. */
+async function times(count: number, work: () => Promise<void>): Promise<number[]> {
+  const took: number[] = [];
+  for (let index = 0; index < count; index += 1) {
+    const startedMs = systemClock.monotonicMs();
+    await work();
+    took.push(systemClock.monotonicMs() - startedMs);
+  }
+  return took;
+}
+
+/** Starts {@link BURST} sandboxes and returns how many started per second. */
+async function burst(start: () => Promise<Runtime>): Promise<number> {
+  const started: Runtime[] = [];
+  let left = BURST;
+  const work = async (): Promise<void> => {
+    while (left-- > 0) started.push(await start());
+  };
+  const startedMs = systemClock.monotonicMs();
+  await Promise.all(Array.from({ length: CONCURRENCY }, work));
+  const seconds = (systemClock.monotonicMs() - startedMs) / 1000;
+  await Promise.all(started.map((runtime) => runtime.stop()));
+  return BURST / seconds;
+}
+
+/** Returns the proportional memory in MiB of the processes that have a mount of this directory; `null` when there are none. */
+function memoryOf(dir: string): number | null {
+  const read = (path: string): string => {
+    try {
+      return readFileSync(path, 'utf8');
+    } catch {
+      return '';
+    }
+  };
+  const kibibytes = readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name) && read(`/proc/${name}/mountinfo`).includes(dir))
+    .map((name) => Number(/^Pss:\s+(\d+) kB$/m.exec(read(`/proc/${name}/smaps_rollup`))?.[1] ?? 0));
+  return kibibytes.length === 0 ? null : (kibibytes.reduce((sum, each) => sum + each, 0) * 1024) / MIB;
+}
+
+console.log(JSON.stringify(await measure(runtimeBackendSchema.parse(process.argv[2]))));

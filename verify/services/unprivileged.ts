@@ -1,0 +1,63 @@
+// Runs a program as a user without root privileges, for back ends and tests that depend on the user.
+import { spawnSync } from 'node:child_process';
+import { chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, dirname, join } from 'node:path';
+import { findTool } from './tools.ts';
+
+/** Id of the user without privileges. No system assigns this id, and the user owns no file. */
+const USER = 61_843;
+const DROP = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
+const PATH = '/usr/local/bin:/usr/bin:/bin';
+
+/** Name of the environment variable with the path at which the user finds the program Apptainer. */
+export const APPTAINER_VARIABLE = 'FLOE_TEST_APPTAINER';
+
+/**
+ * Shell script that makes a directory of root visible for other users and replaces itself by a command. Arguments: the directory, or an empty
+ * string for none; where it is mounted; the command.
+ */
+const MOUNT_SCRIPT = `set -e
+[ -z "$1" ] || mount --rbind "$1" "$2"
+shift 2
+exec "$@"`;
+
+/** Returns why no program can be run as another user; `null` when one can. */
+export function unprivilegedMissing(): string | null {
+  if (process.getuid?.() !== 0) return 'this user is not root, so it cannot become another user';
+  // A child process of Node reads the checkout, since `setpriv` itself still reads files with the privileges of root.
+  const script =
+    "require('node:child_process').execFileSync(process.execPath, ['node_modules/vitest/vitest.mjs', '--version'])";
+  return spawnSync('setpriv', [...DROP, process.execPath, '-e', script]).status === 0
+    ? null
+    : 'a user without privilege cannot read this checkout or run this Node, or setpriv is missing: apt-get install util-linux';
+}
+
+/** A command of the user without privileges. */
+export type UnprivilegedCommand = {
+  readonly program: string;
+  readonly args: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+  /** Removes the user's home directory. */
+  readonly remove: () => void;
+};
+
+/** Returns the command that runs `argv` as the user without privileges, in a new home directory. */
+export function asUnprivilegedUser(argv: readonly string[]): UnprivilegedCommand {
+  const home = mkdtempSync(join(tmpdir(), 'floe-user-'));
+  chownSync(home, USER, USER);
+  const apptainer = findTool('apptainer');
+  const folder = join(home, 'apptainer');
+  mkdirSync(folder);
+  const mounts = apptainer === null ? ['', ''] : [dirname(apptainer), folder];
+  const unshare = ['--mount', '--propagation', 'private', '--', '/bin/sh', '-c', MOUNT_SCRIPT, 'sh', ...mounts];
+  return {
+    program: 'unshare',
+    args: [...unshare, 'setpriv', ...DROP, ...argv],
+    env: {
+      ...{ PATH, HOME: home, TMPDIR: home, NO_COLOR: '1' },
+      ...(apptainer === null ? {} : { [APPTAINER_VARIABLE]: join(folder, basename(apptainer)) }),
+    },
+    remove: () => rmSync(home, { recursive: true, force: true }),
+  };
+}
