@@ -180,7 +180,10 @@ describe.each(runtimeBackendSchema.options)('tools in the %s runtime', (backend)
         await run(`sleep ${plain} & setsid env -i sleep ${detached} >/dev/null 2>&1 & sleep 0.1`);
         await tools.close();
         expect(await processesMentioning(plain)).toEqual([]);
-        if (backend !== 'local') expect(await processesMentioning(detached)).toEqual([]);
+        const left = await processesMentioning(detached);
+        // The local back end finds such a process only by a control group.
+        if (backend === 'local') for (const line of left) process.kill(Number.parseInt(line, 10));
+        else expect(left).toEqual([]);
         await expect(run('true')).rejects.toMatchObject({ name: 'ToolError' });
       });
     });
