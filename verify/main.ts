@@ -79,6 +79,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
       'grades logs of test runs with the official package of SWE-bench, which it installs, and compares the verdicts',
     load: () => import('./swebench/main.ts'),
   },
+  'swebench-guide': {
+    summary: 'runs the commands of the guide to SWE-bench, from a row of Django to rewards with traces',
+    load: () => import('./swebench/guide.ts'),
+  },
   runtimes: {
     summary: 'the contract of every runtime, what each enforces, and how fast it starts; installs what it can',
     load: () => import('./runtimes/main.ts'),

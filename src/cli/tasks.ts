@@ -12,6 +12,7 @@ import { type HarborTaskOptions, loadTasks, withHarborTaskOptions } from './harb
 import { interruptible } from './lifetime.ts';
 import { countOption } from './options.ts';
 import { printJson, printLine } from './print.ts';
+import { watchTask } from './watch.ts';
 
 type Options = AgentOptions &
   HarborTaskOptions &
@@ -25,6 +26,7 @@ type Options = AgentOptions &
     template?: string;
     ignoreFields: string[];
     submit?: boolean;
+    watch?: boolean;
   };
 
 export function registerTasks(program: Command): void {
@@ -43,10 +45,12 @@ export function registerTasks(program: Command): void {
     .option('--template <file>', 'text of the instruction, with {problem_statement} and {repo}')
     .option('--ignore-fields <name...>', 'fields of rows that the data set does not have', [])
     .option('--submit', 'submit the tasks to the server instead of printing them')
+    .option('--watch', 'print the progress of the submitted tasks until they end')
     .action(fromRows);
 }
 
 async function fromRows(path: string, options: Options): Promise<void> {
+  if (options.watch === true && options.submit !== true) throw new FloeError('bad_request', '--watch needs --submit');
   const samples = countOption('--samples', options.samples);
   const limit = options.limit === undefined ? Number.POSITIVE_INFINITY : countOption('--limit', options.limit);
   const tasks: TaskRequest[] = [];
@@ -64,11 +68,14 @@ async function fromRows(path: string, options: Options): Promise<void> {
     return;
   }
   await withClient(options, async (client) => {
+    const submitted: string[] = [];
     for (const task of tasks) {
       const { task_id, session_ids } = await client.submit(task);
+      submitted.push(task_id);
       if (options.json === true) printJson({ task_id, instance_id: task.metadata.instance_id ?? null });
       else printLine(`task ${task_id}: ${session_ids.length} sessions, ${task.duration_key}`);
     }
+    if (options.watch === true) for (const taskId of submitted) await watchTask(client, taskId, options.json === true);
   });
 }
 

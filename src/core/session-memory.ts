@@ -6,12 +6,15 @@ const DEFAULT_RUNTIME = runtimeSpecSchema.parse({});
 const GRADE_IN_PLACE: readonly string[] = ['session_completed', 'answer', 'judge'];
 
 /**
- * Returns how much memory the limits of a session allow its sandboxes to use, in MiB: the processes of one sandbox, and the files of the
- * agent's sandbox and of a fresh runtime for the evaluator, which are in memory. The processes of the two sandboxes are counted once, because
- * the evaluator starts after the agent has ended. A custom evaluator counts as one that uses a fresh runtime unless the task states otherwise.
+ * Returns how much memory the limits of a session allow its sandboxes to use, in MiB: the processes of one sandbox, and, where they are in
+ * memory, the files of the agent's sandbox and of a fresh runtime for the evaluator. The processes of the two sandboxes are counted once,
+ * because the evaluator starts after the agent has ended. A custom evaluator counts as one that uses a fresh runtime unless the task states
+ * otherwise.
  */
 export function sessionMemoryMb({ runtime, evaluator }: Pick<TaskRequest, 'runtime' | 'evaluator'>): number {
-  const { memory_mb, storage_mb } = runtime ?? DEFAULT_RUNTIME;
+  const { memory_mb, storage_mb, backend } = runtime ?? DEFAULT_RUNTIME;
+  // A task without a backend runs in that of the node, which may be bubblewrap.
+  if (backend !== undefined && backend !== 'bubblewrap') return memory_mb;
   const isFresh = evaluator !== null && usesFreshRuntime(evaluator);
   return memory_mb + (isFresh ? 2 : 1) * storage_mb;
 }

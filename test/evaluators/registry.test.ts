@@ -63,6 +63,17 @@ describe('evaluatorRegistry', () => {
     expect(added > 0).toBe(usesFreshRuntime(evaluator, registry.get(strategy)));
   });
 
+  it.each(['docker', 'podman', 'apptainer', 'local'] as const)(
+    'needs no memory for the files of %s, which are on the disk',
+    (backend) => {
+      const config = { evaluators: [{ name: 'a', evaluator: { strategy: 'swebench', config: {} } }] };
+      const evaluator = { strategy: 'multi', config, env: {}, refresh_runtime: null };
+      const runtime = runtimeSpecSchema.parse({ backend, memory_mb: 300, storage_mb: 7000 });
+      expect(sessionMemoryMb({ runtime, evaluator })).toBe(300);
+      expect(sessionMemoryMb({ runtime: { ...runtime, backend: 'bubblewrap' }, evaluator })).toBe(14_300);
+    },
+  );
+
   it('rejects expectations that are not JSON', () => {
     const config = { test_command: 'x', expected_output_json: '{a' };
     expect(() => registry.get('test_on_output').checkConfig(config)).toThrow(

@@ -23,7 +23,7 @@ export async function refuseOversized(tables: StoreTables, neededMb: number): Pr
   const nodeId = nodes[limits.indexOf(largest)]?.node_id;
   throw new FloeError(
     'unsupported',
-    `runtime.memory_mb: a session of this task needs ${neededMb} MiB of memory (memory_mb, and storage_mb for each sandbox), and the ` +
+    `runtime.memory_mb: a session of this task needs ${neededMb} MiB of memory (memory_mb, and with bubblewrap storage_mb for each sandbox), and the ` +
       `largest node, ${nodeId}, has ${largest} MiB for sessions; lower runtime.memory_mb or runtime.storage_mb, or start a node with ` +
       'more memory (--memory-mb)',
     { needed_mb: neededMb, largest_mb: largest, node_id: nodeId },
