@@ -21,7 +21,7 @@ import { silentLogger } from '../../src/observe/log.ts';
 import type { ModelProxy } from '../../src/proxy/http/proxy.ts';
 import { CallFailures } from '../../src/proxy/session/call-failures.ts';
 import type { ProxySession } from '../../src/proxy/session/session.ts';
-import type { ExecResult, Runtime, RuntimeProvider } from '../../src/runtimes/runtime.ts';
+import { type ExecResult, NO_SNAPSHOTS, type Runtime, type RuntimeProvider } from '../../src/runtimes/runtime.ts';
 import { builderRegistry } from '../../src/tokens/builders/registry.ts';
 import { cpuUs, serveBench } from '../child.ts';
 import type { NodeArguments } from './processes.ts';
@@ -92,6 +92,8 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     uploadDir: async () => {},
     readFile: async () => null,
     openTools: () => Promise.reject(new FloeError('unsupported', 'openTools')),
+    snapshot: () => Promise.reject(new FloeError('unsupported', 'snapshot')),
+    restore: () => Promise.reject(new FloeError('unsupported', 'restore')),
     stop: async () => {},
   };
   const provider: RuntimeProvider = {
@@ -100,7 +102,7 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     describe: async () => ({
       isolation: 'without isolation',
       weaknesses: [],
-      capabilities: { isolation: 'none', limits: null, networks: [], privileges: 'any' },
+      capabilities: { isolation: 'none', limits: null, networks: [], snapshots: NO_SNAPSHOTS, privileges: 'any' },
     }),
     async start(_, signal) {
       await sleep(clock, init_ms, signal);

@@ -16,17 +16,25 @@ import { baseEnvironment, COMMAND_MARK, checkEnvironment, missingProgram, refuse
 import type { Cgroups } from './processes/cgroup.ts';
 import { endOwned } from './processes/orphans.ts';
 import { labelled, type Owner } from './processes/owner.ts';
-import type {
-  ExecRequest,
-  ExecResult,
-  Runtime,
-  RuntimeDescription,
-  RuntimePaths,
-  RuntimeProblem,
-  RuntimeProvider,
-  StartRequest,
+import {
+  type ExecRequest,
+  type ExecResult,
+  NO_SNAPSHOTS,
+  type Runtime,
+  type RuntimeDescription,
+  type RuntimePaths,
+  type RuntimeProblem,
+  type RuntimeProvider,
+  type StartRequest,
 } from './runtime.ts';
-import { argvOf, execResult, type SandboxParts, SandboxRuntime, TOOL_OUTPUT_BYTES } from './sandbox-runtime.ts';
+import {
+  argvOf,
+  execResult,
+  noSnapshots,
+  type SandboxParts,
+  SandboxRuntime,
+  TOOL_OUTPUT_BYTES,
+} from './sandbox-runtime.ts';
 import type { Spawner, SpawnLimits, SpawnRequest, SpawnResult } from './spawn/spawner.ts';
 import type { RuntimeTools } from './tools.ts';
 import { DEFAULT_FILE_MODE, EXTRACT_SCRIPT, PACK_SCRIPT } from './transfer.ts';
@@ -100,6 +108,7 @@ export class LocalProvider implements RuntimeProvider {
           max_output_mb: 'floe',
         },
         networks: ['host'],
+        snapshots: NO_SNAPSHOTS,
         privileges: 'any',
       },
     };
@@ -111,6 +120,7 @@ export class LocalProvider implements RuntimeProvider {
     if (spec.image !== null) {
       throw new FloeError('unsupported', 'runtime.image: the local back end has no images; use bubblewrap');
     }
+    if (request.snapshot != null) throw noSnapshots(this.backend);
     checkEnvironment(spec.env);
     const dir = join(this.dir, request.name);
     try {

@@ -1,5 +1,11 @@
 import { FloeError } from '../core/errors.ts';
-import type { Runtime, RuntimeDescription, RuntimeProvider, StartRequest } from './runtime.ts';
+import {
+  NO_SNAPSHOTS,
+  type Runtime,
+  type RuntimeDescription,
+  type RuntimeProvider,
+  type StartRequest,
+} from './runtime.ts';
 
 /** Back end for agents that need no sandbox. Its sandboxes run no commands and have no files. */
 export class NoneProvider implements RuntimeProvider {
@@ -17,6 +23,7 @@ export class NoneProvider implements RuntimeProvider {
         isolation: 'none',
         limits: null,
         networks: [],
+        snapshots: NO_SNAPSHOTS,
         privileges: 'any',
       },
     };
@@ -38,6 +45,8 @@ export class NoneProvider implements RuntimeProvider {
       uploadDir: () => refuse('files'),
       readFile: async () => null,
       openTools: () => refuse('tools'),
+      snapshot: () => refuse('snapshots'),
+      restore: () => refuse('snapshots'),
       stop: async () => {},
     };
   }

@@ -74,8 +74,30 @@ export interface Runtime {
    * reason of `signal`.
    */
   openTools(signal: AbortSignal): Promise<RuntimeTools>;
+  /**
+   * Keeps the sandbox's files as they are now. Rejects with `unsupported` when the back end takes no snapshots, with `runtime_failed` while
+   * a command runs or tools are open, or with the reason of `signal`. After a rejection the sandbox is unchanged.
+   */
+  snapshot(signal: AbortSignal): Promise<RuntimeSnapshot>;
+  /**
+   * Replaces the sandbox's files by those of a snapshot of this sandbox, or of another one of this node with the same back end and image.
+   * Ends all commands and tools of the sandbox before; what they return then rejects with `runtime_failed`. Rejects with `unsupported`,
+   * with `runtime_failed`, or with the reason of `signal`; the files are then those of before.
+   */
+  restore(snapshot: RuntimeSnapshot, signal: AbortSignal): Promise<void>;
   /** Ends every process of the sandbox and removes its mounts, directories and sockets. May be called twice; never rejects. */
   stop(): Promise<void>;
+}
+
+/** The files of a sandbox at one moment. No sandbox can change them. They stay in memory or on disk until they are released. */
+export interface RuntimeSnapshot {
+  readonly backend: RuntimeBackend;
+  /** Name of the sandbox of which the snapshot was taken. Processes with this name may exist until the snapshot is released. */
+  readonly sandbox: string;
+  /** Number of bytes that the files take up. */
+  readonly bytes: number;
+  /** Frees the files. Sandboxes that were restored to them are not affected. May be called twice; never rejects. */
+  release(): Promise<void>;
 }
 
 export type StartRequest = {
@@ -94,6 +116,11 @@ export type StartRequest = {
   readonly egressSocket?: string | null;
   /** Host directories, such as harness installations, to mount read-only at the given paths in the sandbox. */
   readonly readOnlyMounts: readonly { readonly hostPath: string; readonly sandboxPath: string }[];
+  /**
+   * Snapshot whose files the sandbox has from its start; `null` for none. Only for back ends whose snapshots contain all files of a sandbox;
+   * another back end, and one of another image, rejects with `unsupported`.
+   */
+  readonly snapshot?: RuntimeSnapshot | null;
   /** Called when a command of the sandbox starts or ends, and at most once a second while it writes output. Must not throw. */
   readonly onActivity?: (() => void) | undefined;
   /** Called when a command was killed instead of ending by itself. Must not throw. */
@@ -144,6 +171,16 @@ export type Enforcement = 'kernel' | 'checks' | 'floe' | 'none';
 /** Limits of tasks whose enforcement differs between back ends. */
 export type LimitField = 'memory_mb' | 'max_processes' | 'cpus' | 'storage_mb' | 'max_output_mb';
 
+/** Which snapshots of the files of its sandboxes a back end takes. */
+export type SnapshotSupport = {
+  /** `overlay`: files become a layer that is only read; `copy`: they are copied; `none`: there are no snapshots. */
+  readonly method: 'overlay' | 'copy' | 'none';
+  /** `all`: all files that commands can write; `workdir`: those of the workdir; `null` without snapshots. */
+  readonly files: 'all' | 'workdir' | null;
+};
+
+export const NO_SNAPSHOTS: SnapshotSupport = { method: 'none', files: null };
+
 /** What a back end offers and enforces on this host. */
 export type RuntimeCapabilities = {
   readonly isolation: Isolation;
@@ -151,6 +188,7 @@ export type RuntimeCapabilities = {
   readonly limits: Readonly<Record<LimitField, Enforcement>> | null;
   /** Values of `runtime.network` that the back end supports; `host` also needs the permission of the node. */
   readonly networks: readonly RuntimeSpec['network'][];
+  readonly snapshots: SnapshotSupport;
   /** The users who may run the gateway with this back end. */
   readonly privileges: 'any' | 'engine' | 'not_root';
 };

@@ -6,7 +6,7 @@ import type { Isolation, RuntimeBackend } from '../schema/index.ts';
 import type { Cgroup, Cgroups } from './processes/cgroup.ts';
 import type { CgroupLimits } from './processes/cgroup-hierarchy.ts';
 import type { Owner } from './processes/owner.ts';
-import type { ExecRequest, ExecResult, Runtime, RuntimePaths, StartRequest } from './runtime.ts';
+import type { ExecRequest, ExecResult, Runtime, RuntimePaths, RuntimeSnapshot, StartRequest } from './runtime.ts';
 import type { SpawnedProcess, Spawner, SpawnResult } from './spawn/spawner.ts';
 import type { RuntimeTools } from './tools.ts';
 
@@ -57,6 +57,14 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
   abstract uploadDir(hostDir: string, target: string, signal: AbortSignal): Promise<void>;
   abstract readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null>;
   abstract openTools(signal: AbortSignal): Promise<RuntimeTools>;
+
+  async snapshot(_signal: AbortSignal): Promise<RuntimeSnapshot> {
+    throw noSnapshots(this.backend);
+  }
+
+  async restore(_snapshot: RuntimeSnapshot, _signal: AbortSignal): Promise<void> {
+    throw noSnapshots(this.backend);
+  }
 
   stop(): Promise<void> {
     this.stopping ??= this.tearDown();
@@ -124,6 +132,12 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
     await Promise.allSettled(this.running.values());
     await this.remove();
   }
+}
+
+/** Returns the error of a back end that takes no snapshots. */
+export function noSnapshots(backend: RuntimeBackend): FloeError {
+  const message = `runtime.backend: ${backend} takes no snapshots of the files of a sandbox`;
+  return new FloeError('unsupported', message, { path: 'runtime.backend' });
 }
 
 /** Returns the argument list of a command. A command that is a string is run by a shell. */

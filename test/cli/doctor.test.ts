@@ -7,6 +7,7 @@ const CAPABILITIES: RuntimeCapabilities = {
   isolation: 'namespaces',
   limits: { memory_mb: 'checks', max_processes: 'kernel', cpus: 'none', storage_mb: 'kernel', max_output_mb: 'floe' },
   networks: ['none'],
+  snapshots: { method: 'overlay', files: 'all' },
   privileges: 'any',
 };
 const WEAKNESS = { problem: 'runtime.cpus has no effect', remedy: 'use control groups' };

@@ -44,6 +44,8 @@ export async function directoryRuntime(): Promise<DirectoryRuntime> {
       return content;
     },
     openTools: () => Promise.reject(new FloeError('unsupported', 'openTools')),
+    snapshot: () => Promise.reject(new FloeError('unsupported', 'snapshot')),
+    restore: () => Promise.reject(new FloeError('unsupported', 'restore')),
     stop: () => rm(root, { recursive: true, force: true }),
   };
 }

@@ -11,7 +11,7 @@ import { shellHarness } from '../../src/harnesses/shell.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import { CallFailures } from '../../src/proxy/session/call-failures.ts';
 import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session/session.ts';
-import type { ExecResult, Runtime, StartRequest } from '../../src/runtimes/runtime.ts';
+import { type ExecResult, NO_SNAPSHOTS, type Runtime, type StartRequest } from '../../src/runtimes/runtime.ts';
 import { leaseSchema, runtimeSpecSchema, type TaskRequestInput } from '../../src/schema/index.ts';
 import { builderRegistry } from '../../src/tokens/builders/registry.ts';
 
@@ -85,6 +85,8 @@ export function runtimeOf(
     uploadDir: async () => {},
     readFile,
     openTools: () => Promise.reject(new FloeError('unsupported', 'openTools')),
+    snapshot: () => Promise.reject(new FloeError('unsupported', 'snapshot')),
+    restore: () => Promise.reject(new FloeError('unsupported', 'restore')),
     stop: async () => void alive.delete(runtime),
   };
   alive.add(runtime);
@@ -170,7 +172,13 @@ export function bench(parts: BenchParts = {}): Bench {
             describe: async () => ({
               isolation: 'without isolation',
               weaknesses: [],
-              capabilities: { isolation: 'none', limits: null, networks: [], privileges: 'any' },
+              capabilities: {
+                isolation: 'none',
+                limits: null,
+                networks: [],
+                snapshots: NO_SNAPSHOTS,
+                privileges: 'any',
+              },
             }),
             start: async (request: StartRequest, signal: AbortSignal) => {
               const purpose = request.name.endsWith('-eval') ? 'eval' : 'agent';

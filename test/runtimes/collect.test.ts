@@ -28,6 +28,8 @@ function forwarding(runtime: Runtime): Runtime {
     uploadDir: (source, target, signal) => runtime.uploadDir(source, target, signal),
     readFile: (path, maxBytes, signal) => runtime.readFile(path, maxBytes, signal),
     openTools: (signal) => runtime.openTools(signal),
+    snapshot: (signal) => runtime.snapshot(signal),
+    restore: (snapshot, signal) => runtime.restore(snapshot, signal),
     stop: () => runtime.stop(),
   };
 }

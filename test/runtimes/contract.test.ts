@@ -11,7 +11,25 @@ import { never, processesMentioning, uniqueSeconds, type Workbench } from './wor
 
 const missing = await missingBackends();
 /** Programs that the commands of the tests use, beside those of every image. */
-const PROGRAMS = ['bash', 'chmod', 'env', 'mkfifo', 'node', 'printf', 'readlink', 'setsid', 'sleep', 'tr', 'yes'];
+const PROGRAMS = [
+  ...[
+    'bash',
+    'chmod',
+    'env',
+    'find',
+    'ln',
+    'mkfifo',
+    'mv',
+    'node',
+    'printf',
+    'readlink',
+    'rm',
+    'setsid',
+    'sleep',
+    'sort',
+  ],
+  ...['stat', 'tr', 'xargs', 'yes'],
+];
 
 describe.each(runtimeBackendSchema.options)('the %s runtime', (backend) => {
   describeIf(missing[backend], 'as every back end', () => {
@@ -232,6 +250,104 @@ describe.each(runtimeBackendSchema.options)('the %s runtime', (backend) => {
       if (process.platform !== 'linux') return;
       const status = readFileSync(`/proc/${bench.spawner.helperPid}/status`, 'utf8');
       expect(Number(/^VmHWM:\s+(\d+) kB$/m.exec(status)?.[1])).toBeLessThan(200_000);
+    });
+
+    describe('with snapshots', () => {
+      const read = async (from: Runtime): Promise<string> =>
+        (await from.exec({ command: 'find . -type f | sort | xargs cat' }, never)).stdout;
+
+      if (backend === 'local') {
+        it('rejects with the code of a feature that it lacks', async () => {
+          await expect(runtime.snapshot(never)).rejects.toMatchObject({ code: 'unsupported' });
+          const { capabilities } = await bench.provider(backend).describe();
+          expect(capabilities.snapshots).toEqual({ method: 'none', files: null });
+        });
+        return;
+      }
+
+      it('restores changed, removed and added files and directories of the workdir, more than once', async () => {
+        const own = await start(backend);
+        await own.exec(
+          { command: 'mkdir -p d/e; echo one >a; echo two >d/b; chmod 750 d; ln -s a l; echo x >d/e/c' },
+          never,
+        );
+        const snapshot = await own.snapshot(never);
+        expect(snapshot.bytes).toBeGreaterThan(0);
+        for (let round = 0; round < 3; round += 1) {
+          expect(await read(own)).toBe('one\ntwo\nx\n');
+          const shown = await own.exec({ command: 'stat -c %a d; readlink l; ls -A d/e' }, never);
+          expect(shown.stdout).toBe('750\na\nc\n');
+          await own.exec({ command: 'echo changed >a; rm -r d; mkdir d; echo new >d/new; ln -sf /etc l' }, never);
+          await own.writeFiles([{ path: 'written', content: 'by the host' }], never);
+          expect(await read(own)).toBe('changed\nnew\nby the host');
+          await own.restore(snapshot, never);
+          expect(await own.readFile('a', 100, never)).toEqual(Buffer.from('one\n'));
+          expect(await own.readFile('written', 100, never)).toBeNull();
+        }
+        await snapshot.release();
+        expect(await read(own)).toBe('one\ntwo\nx\n');
+        await expect(own.restore(snapshot, never)).rejects.toMatchObject({ code: 'runtime_failed' });
+        await own.stop();
+      });
+
+      it('restores another sandbox, which then changes neither the snapshot nor the first one', async () => {
+        const [one, two] = [await start(backend), await start(backend)];
+        await one.exec({ command: 'echo one >a' }, never);
+        await two.exec({ command: 'echo two >a; echo rest >b' }, never);
+        const snapshot = await one.snapshot(never);
+        await one.exec({ command: 'echo later >a' }, never);
+        await two.restore(snapshot, never);
+        expect(await read(two)).toBe('one\n');
+        await one.stop();
+        await two.exec({ command: 'echo changed >a; mkdir d; mv a d; chmod 000 d' }, never);
+        await two.restore(snapshot, never);
+        expect(await read(two)).toBe('one\n');
+        await two.writeFiles([{ path: 'tool', content: '#!/bin/sh\necho ran\n', mode: 0o755 }], never);
+        expect((await two.exec({ command: './tool' }, never)).stdout).toBe('ran\n');
+        await snapshot.release();
+        await two.stop();
+        expect(await bench.sessionDirs()).toHaveLength(1);
+      });
+
+      it('takes a snapshot of restored files', async () => {
+        const own = await start(backend);
+        await own.exec({ command: 'mkdir d; echo 1 >d/a; echo 1 >keep' }, never);
+        const first = await own.snapshot(never);
+        await own.exec({ command: 'rm -r d; mkdir d; echo 2 >d/b' }, never);
+        const second = await own.snapshot(never);
+        await own.exec({ command: 'echo 3 >d/c; rm keep' }, never);
+        await own.restore(second, never);
+        expect((await own.exec({ command: 'ls d; cat keep d/b' }, never)).stdout).toBe('b\n1\n2\n');
+        await first.release();
+        await own.restore(second, never);
+        expect((await own.exec({ command: 'ls d; cat keep d/b' }, never)).stdout).toBe('b\n1\n2\n');
+        await second.release();
+        await own.stop();
+      });
+
+      it('takes no snapshot while a command runs, and ends commands and tools when it restores', async () => {
+        const own = await start(backend);
+        await own.exec({ command: 'echo one >a; mkfifo up' }, never);
+        const snapshot = await own.snapshot(never);
+        const seconds = uniqueSeconds();
+        const running = own.exec({ command: `echo two >a; (sleep ${seconds}; echo late >a) & echo >up; wait` }, never);
+        const rejected = expect(running).rejects.toMatchObject({ code: 'runtime_failed' });
+        await own.exec({ command: 'cat up' }, never);
+        await expect(own.snapshot(never)).rejects.toMatchObject({ code: 'runtime_failed', details: { busy: true } });
+        await own.restore(snapshot, never);
+        await rejected;
+        expect(await processesMentioning(seconds)).toEqual([]);
+        expect(await read(own)).toBe('one\n');
+        const tools = await own.openTools(never);
+        const shell = tools.shell();
+        await shell.run('echo three >a', { timeoutMs: 60_000 }, never);
+        await expect(own.snapshot(never)).rejects.toMatchObject({ details: { busy: true } });
+        await own.restore(snapshot, never);
+        await expect(shell.run('echo four >a', { timeoutMs: 60_000 }, never)).rejects.toBeDefined();
+        expect(await read(own)).toBe('one\n');
+        await snapshot.release();
+        await own.stop();
+      });
     });
 
     describe('with a proxy', () => {

@@ -9,12 +9,12 @@ import { sleep, systemClock } from '../../src/core/clock.ts';
 import { endOwned } from '../../src/runtimes/processes/orphans.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
 import { describeIf } from '../skip.ts';
-import { bubblewrapMissing, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
+import { bubblewrapMissing, processesMentioning, processesThatMount, uniqueSeconds, Workbench } from './workbench.ts';
 
 const problem = await bubblewrapMissing();
 
 /**
- * Program of a minimal gateway with one sandbox, in which a command runs until it is killed. The program prints the process id of its spawn
+ * Program of a minimal gateway with one sandbox, which has a snapshot where the back end takes them, and in which a command runs until it is killed. The program prints the process id of its spawn
  * helper once the command runs.
  */
 const GATEWAY = `
@@ -27,6 +27,7 @@ const spawner = await createSpawner();
 const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir, owner: { id, instance: 'dead' } }).get(backend);
 const spec = runtimeSpecSchema.parse({});
 const runtime = await provider.start({ name: 's', spec, proxy: null, readOnlyMounts: [] }, new AbortController().signal);
+if (backend === 'bubblewrap') await runtime.restore(await runtime.snapshot(new AbortController().signal), new AbortController().signal);
 runtime.exec({ command: 'touch up; sleep ' + seconds + ' & exec sleep ' + seconds }, new AbortController().signal).catch(() => {});
 await runtime.exec({ command: 'until [ -e up ]; do sleep 0.01; done' }, new AbortController().signal);
 console.log(spawner.helperPid);
@@ -69,19 +70,23 @@ describeIf(problem, 'a gateway that is killed', () => {
     ['bubblewrap', 'alone'],
     ['bubblewrap', 'together with its helper'],
     ['local', 'alone'],
-  ])('leaves no process of a %s session (killed %s)', async ([backend, how], { signal, onTestFinished }) => {
-    const stateDir = mkdtempSync(join(tmpdir(), 'floe-crash-'));
-    const seconds = uniqueSeconds();
-    const { child, helperPid } = await startGateway(stateDir, backend, seconds);
-    onTestFinished(() => killHelper(helperPid));
-    await untilSome(`sleep\0${seconds}`, signal);
-    if (how !== 'alone') process.kill(helperPid, 'SIGKILL');
-    child.kill('SIGKILL');
-    await once(child, 'close');
-    await untilNone(seconds, signal);
-    await untilNone(stateDir, signal);
-    rmSync(stateDir, { recursive: true });
-  });
+  ])(
+    'leaves no process and no mount of a %s session (killed %s)',
+    async ([backend, how], { signal, onTestFinished }) => {
+      const stateDir = mkdtempSync(join(tmpdir(), 'floe-crash-'));
+      const seconds = uniqueSeconds();
+      const { child, helperPid } = await startGateway(stateDir, backend, seconds);
+      onTestFinished(() => killHelper(helperPid));
+      await untilSome(`sleep\0${seconds}`, signal);
+      if (how !== 'alone') process.kill(helperPid, 'SIGKILL');
+      child.kill('SIGKILL');
+      await once(child, 'close');
+      await untilNone(seconds, signal);
+      await untilNone(stateDir, signal);
+      while ((await processesThatMount(stateDir)).length > 0) await sleep(systemClock, 5, signal);
+      rmSync(stateDir, { recursive: true });
+    },
+  );
 
   it('leaves directories that the next gateway removes', async () => {
     const bench = await Workbench.open();

@@ -28,6 +28,7 @@ describe('the none runtime', () => {
     ['files', () => runtime.writeFiles([{ path: 'a', content: '' }], never)],
     ['files', () => runtime.uploadDir('/tmp', 'a', never)],
     ['tools', () => runtime.openTools(never)],
+    ['snapshots', () => runtime.snapshot(never)],
   ])('refuses %s', async (what, action) => {
     await expect(action()).rejects.toMatchObject({
       code: 'unsupported',

@@ -49,7 +49,11 @@ export class Workbench {
     const found: string[] = [];
     for (const owner of await readdir(this.stateDir)) {
       const names = await readdir(join(this.stateDir, owner));
-      found.push(...names.filter((name) => name !== '.share').map((name) => join(owner, name)));
+      const own = names.filter((name) => name !== '.share' && name !== '.snapshots');
+      found.push(...own.map((name) => join(owner, name)));
+      if (names.includes('.snapshots')) {
+        found.push(...(await readdir(join(this.stateDir, owner, '.snapshots'))).map((name) => join(owner, name)));
+      }
     }
     return found;
   }

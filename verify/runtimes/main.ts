@@ -9,12 +9,15 @@ import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { cellKeys, measureCells } from '../../bench/tools/cells.ts';
+import { measureShells, shellKeys } from '../../bench/tools/shells.ts';
 import { packageRoot } from '../../src/core/package-root.ts';
 import type { Enforcement, LimitField } from '../../src/runtimes/runtime.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
 import { firstMissing } from '../services/container-engine.ts';
+import { installJupyter } from '../services/jupyter.ts';
 import { TOOLS } from '../services/tools.ts';
 import { asUnprivilegedUser, unprivilegedMissing } from '../services/unprivileged.ts';
 import type { Measurement } from './measure.ts';
@@ -123,23 +126,58 @@ function run(variant: Variant): Row {
 
 function tableOf(rows: readonly Row[]): string {
   const limits: readonly LimitField[] = ['memory_mb', 'max_processes', 'cpus', 'storage_mb', 'max_output_mb'];
-  const head = ['runtime', 'isolation', ...limits, 'networks', 'gateway may be'];
+  const head = ['runtime', 'isolation', ...limits, 'networks', 'gateway may be', 'snapshots'];
   const cells = rows.map(({ name, measurement, passed, failed }) => {
-    if (measurement === null) return [name, ...Array(head.length + 4).fill('–')];
+    if (measurement === null) return [name, ...Array(head.length + 6).fill('–')];
     const { capabilities, start_p50_ms, starts_per_s, exec_p50_ms, memory_mb } = measurement;
+    const { snapshot_p50_ms, restore_p50_ms } = measurement;
     const enforced = (field: LimitField): Enforcement | '–' => capabilities.limits?.[field] ?? '–';
-    const figures = [start_p50_ms, starts_per_s, exec_p50_ms, memory_mb].map((value) => value?.toFixed(1) ?? '–');
+    const numbers = [start_p50_ms, starts_per_s, exec_p50_ms, snapshot_p50_ms, restore_p50_ms, memory_mb];
+    const figures = numbers.map((value) => value?.toFixed(1) ?? '–');
     return [
       ...[name, capabilities.isolation, ...limits.map(enforced)],
-      ...[capabilities.networks.join(' ') || '–', PRIVILEGES[capabilities.privileges], ...figures],
+      ...[
+        capabilities.networks.join(' ') || '–',
+        PRIVILEGES[capabilities.privileges],
+        capabilities.snapshots.method,
+        ...figures,
+      ],
       failed === 0 ? `${passed} passed` : `${failed} failed`,
     ];
   });
-  const titles = [...head, 'start p50 ms', 'starts/s', 'exec p50 ms', 'memory MiB', 'tests'];
+  const titles = [
+    ...head,
+    'start p50 ms',
+    'starts/s',
+    'exec p50 ms',
+    'snapshot p50 ms',
+    'restore p50 ms',
+    'memory MiB',
+    'tests',
+  ];
   return [titles, titles.map(() => '---'), ...cells].map((row) => `| ${row.join(' | ')} |`).join('\n');
 }
 
 const PRIVILEGES = { any: 'any user', engine: 'a user of the engine', not_root: 'any user but root' };
+
+/** Sessions whose shells are measured at once; rounds, and commands and cells per round. */
+const TOOLS_MEASURED = { sessions: 16, rounds: 2, commands: 10, cells: 100 };
+
+const NO_TOOL_KEYS = { shell_p50_ms: null, shell_over_tmux: null, ipython_p50_ms: null, ipython_over_jupyter: null };
+
+/** Measures floe's shells and Python against tmux and Jupyter. The figures are `null` where they cannot be measured. */
+async function toolKeys(): Promise<Record<string, number | null>> {
+  console.log('▸ tools');
+  const { sessions, rounds, commands, cells } = TOOLS_MEASURED;
+  try {
+    const shells = shellKeys(await measureShells(sessions, rounds, commands));
+    const python = cellKeys(await measureCells(installJupyter(), rounds, cells));
+    return { ...shells, ...python };
+  } catch (error) {
+    console.log(`the tools could not be measured: ${(error as Error).message}`);
+    return NO_TOOL_KEYS;
+  }
+}
 
 install();
 const rows = VARIANTS.filter(({ name }) => name.includes(options.only)).map(run);
@@ -155,6 +193,9 @@ const keys = {
   ...totals,
   start_p50_ms: bubblewrap?.start_p50_ms ?? null,
   starts_per_s: bubblewrap?.starts_per_s ?? null,
+  snapshot_p50_ms: bubblewrap?.snapshot_p50_ms ?? null,
+  restore_p50_ms: bubblewrap?.restore_p50_ms ?? null,
+  ...(options.only === '' ? await toolKeys() : NO_TOOL_KEYS),
   runtimes: rows,
 };
 console.log(`\n${tableOf(rows)}\n`);

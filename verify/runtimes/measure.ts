@@ -9,7 +9,7 @@ import { MIB } from '../../src/core/bytes.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import { removeTree } from '../../src/core/remove-tree.ts';
 import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
-import type { Runtime, RuntimeCapabilities } from '../../src/runtimes/runtime.ts';
+import type { Runtime, RuntimeCapabilities, RuntimeSnapshot } from '../../src/runtimes/runtime.ts';
 import { createSpawner } from '../../src/runtimes/spawn/client.ts';
 import { type RuntimeBackend, runtimeBackendSchema, runtimeSpecSchema } from '../../src/schema/index.ts';
 import { makeImage } from '../fixtures/image.ts';
@@ -25,6 +25,11 @@ const COMMANDS = 50;
 const BURST = 40;
 /** Number of sandboxes of the burst that start concurrently. */
 const CONCURRENCY = 8;
+/** Tree of files of which snapshots are taken: its files and the bytes of each, 100 MB in all, and the number of snapshots and restores. */
+const TREE_FILES = 1_000;
+const TREE_FILE_BYTES = 100_000;
+const SNAPSHOTS = 15;
+const RESTORES = 20;
 
 const IMAGE = 'floe-measure';
 const never = new AbortController().signal;
@@ -39,6 +44,23 @@ export type Measurement = {
   readonly exec_p50_ms: number | null;
   /** Proportional memory in MiB of the idle processes of a sandbox; `null` when it has none. */
   readonly memory_mb: number | null;
+} & SnapshotTimes;
+
+/** Median times in milliseconds with a workdir of 100 MB in 1000 files; `null` when the back end takes no snapshots. */
+type SnapshotTimes = {
+  readonly snapshot_p50_ms: number | null;
+  /** Time of the first command after a snapshot. */
+  readonly after_snapshot_p50_ms: number | null;
+  readonly restore_p50_ms: number | null;
+  /** Time of the first command after a restore. */
+  readonly after_restore_p50_ms: number | null;
+};
+
+const NO_SNAPSHOT_TIMES: SnapshotTimes = {
+  snapshot_p50_ms: null,
+  after_snapshot_p50_ms: null,
+  restore_p50_ms: null,
+  after_restore_p50_ms: null,
 };
 
 async function measure(backend: RuntimeBackend): Promise<Measurement> {
@@ -78,6 +100,7 @@ async function measure(backend: RuntimeBackend): Promise<Measurement> {
       starts_per_s: capabilities.limits === null ? null : await burst(start),
       exec_p50_ms: percentile(execMs, 0.5),
       memory_mb: memoryMb,
+      ...(capabilities.snapshots.method === 'none' ? NO_SNAPSHOT_TIMES : await snapshots(start)),
     };
   } finally {
     await engine?.stop();
@@ -105,6 +128,53 @@ async function times(count: number, work: () => Promise<void>): Promise<number[]
     took.push(systemClock.monotonicMs() - startedMs);
   }
   return took;
+}
+
+/**
+ * Measures snapshots of fresh sandboxes with a 100 MB tree, and restores of one sandbox, each after changes that the restore must undo. The
+ * first command after each reads the whole tree or the changed file.
+ */
+async function snapshots(start: () => Promise<Runtime>): Promise<SnapshotTimes> {
+  const [takenMs, afterTakenMs, restoredMs, afterRestoredMs]: [number[], number[], number[], number[]] = [
+    [],
+    [],
+    [],
+    [],
+  ];
+  const makeTree = `i=0; while [ $i -lt ${TREE_FILES} ]; do head -c ${TREE_FILE_BYTES} /dev/zero >f$i; i=$((i + 1)); done; echo one >note`;
+  const timed = async (into: number[], work: () => Promise<unknown>): Promise<void> => {
+    into.push(...(await times(1, async () => void (await work()))));
+  };
+  const command = async (runtime: Runtime, text: string, output: string): Promise<void> => {
+    const { stdout, stderr } = await runtime.exec({ command: text }, never);
+    if (stdout !== output) throw new Error(`${text} printed ${stdout} and ${stderr}`);
+  };
+  for (let index = 0; index < SNAPSHOTS; index += 1) {
+    const runtime = await start();
+    await command(runtime, makeTree, '');
+    let snapshot: RuntimeSnapshot | null = null;
+    await timed(takenMs, async () => {
+      snapshot = await runtime.snapshot(never);
+    });
+    await timed(afterTakenMs, () => command(runtime, 'cat note', 'one\n'));
+    await command(runtime, 'cat f* | wc -c | tr -d " "', `${TREE_FILES * TREE_FILE_BYTES}\n`);
+    for (let round = 0; index === 0 && snapshot !== null && round < RESTORES; round += 1) {
+      const taken: RuntimeSnapshot = snapshot;
+      await command(runtime, 'echo two >note; rm f1; echo x >new', '');
+      await timed(restoredMs, () => runtime.restore(taken, never));
+      await timed(afterRestoredMs, () =>
+        command(runtime, 'cat note; test -e new || wc -c <f1', `one\n${TREE_FILE_BYTES}\n`),
+      );
+    }
+    await (snapshot as RuntimeSnapshot | null)?.release();
+    await runtime.stop();
+  }
+  return {
+    snapshot_p50_ms: percentile(takenMs, 0.5),
+    after_snapshot_p50_ms: percentile(afterTakenMs, 0.5),
+    restore_p50_ms: percentile(restoredMs, 0.5),
+    after_restore_p50_ms: percentile(afterRestoredMs, 0.5),
+  };
 }
 
 /** Starts {@link BURST} sandboxes and returns how many started per second. */

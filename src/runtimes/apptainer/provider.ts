@@ -19,7 +19,7 @@ import {
   createPaths,
   mcpCommand,
 } from '../box/placement.ts';
-import { type BoxEnd, BoxRuntime } from '../box/runtime.ts';
+import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
 import { unenforcedLimits } from '../bubblewrap/diagnosis.ts';
 import { AGENT_HOME } from '../bubblewrap/host.ts';
@@ -138,6 +138,7 @@ export class ApptainerProvider implements RuntimeProvider {
           max_output_mb: 'floe',
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
+        snapshots: { method: 'copy', files: 'workdir' },
         privileges: 'not_root',
       },
     };
@@ -147,6 +148,7 @@ export class ApptainerProvider implements RuntimeProvider {
     signal.throwIfAborted();
     const { spec } = request;
     checkEnvironment(spec.env);
+    if (request.snapshot != null) throw new FloeError('unsupported', WORKDIR_ONLY);
     if (spec.network === 'host' && !this.options.allowHostNetwork) {
       throw new FloeError('unsupported', 'runtime.network: this node does not allow sandboxes on the host network');
     }

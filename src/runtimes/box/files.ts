@@ -71,6 +71,8 @@ export class BoxFiles {
       }
       case 'read_file':
         return read(request.path, request.maxBytes);
+      case 'read_part':
+        return readPart(request.path, request.offset, request.maxBytes);
     }
   }
 
@@ -119,6 +121,18 @@ async function read(path: string, maxBytes: number): Promise<'file_absent' | 'fi
     const content = Buffer.alloc(Math.min(info.size, maxBytes) + 1);
     const { bytesRead } = await handle.read(content);
     return bytesRead > maxBytes ? 'file_too_large' : content.subarray(0, bytesRead);
+  } finally {
+    await handle.close();
+  }
+}
+
+async function readPart(path: string, offset: number, maxBytes: number): Promise<'file_absent' | Buffer> {
+  const handle = await open(path, READ_FLAGS | constants.O_NOFOLLOW).catch(() => null);
+  if (handle === null) return 'file_absent';
+  try {
+    if (!(await handle.stat()).isFile()) return 'file_absent';
+    const { buffer, bytesRead } = await handle.read(Buffer.alloc(maxBytes), 0, maxBytes, offset);
+    return buffer.subarray(0, bytesRead);
   } finally {
     await handle.close();
   }

@@ -19,7 +19,15 @@ export type FileRequest =
   | { readonly type: 'create_directory'; readonly id: number; readonly path: string; readonly mode: number }
   | { readonly type: 'create_link'; readonly id: number; readonly path: string; readonly target: string }
   /** Reads a regular file: answered by `done` with the content as body, by `absent`, or by `too_large`. */
-  | { readonly type: 'read_file'; readonly id: number; readonly path: string; readonly maxBytes: number };
+  | { readonly type: 'read_file'; readonly id: number; readonly path: string; readonly maxBytes: number }
+  /** Reads the bytes of a regular file from an offset, at most `maxBytes`: answered as `read_file`, with an empty body at the end of the file. */
+  | {
+      readonly type: 'read_part';
+      readonly id: number;
+      readonly path: string;
+      readonly offset: number;
+      readonly maxBytes: number;
+    };
 
 export type FileReply =
   | { readonly type: 'file_done'; readonly id: number }

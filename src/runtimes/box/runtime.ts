@@ -6,13 +6,15 @@ import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { SandboxFile } from '../../core/sandbox.ts';
 import type { Isolation, RuntimeBackend } from '../../schema/index.ts';
+import { type CommandState, CommandTurns, restoredError } from '../command-turns.ts';
 import { COMMAND_MARK, checkEnvironment, refuseNul } from '../environment.ts';
-import type { ExecRequest, ExecResult, RuntimePaths } from '../runtime.ts';
+import type { ExecRequest, ExecResult, RuntimePaths, RuntimeSnapshot } from '../runtime.ts';
 import { argvOf, execResult, type SandboxParts, SandboxRuntime } from '../sandbox-runtime.ts';
 import type { SpawnedProcess, SpawnResult } from '../spawn/spawner.ts';
 import type { RuntimeTools } from '../tools.ts';
 import { DEFAULT_FILE_MODE } from '../transfer.ts';
 import { type BoxConnection, requireDone } from './connection.ts';
+import { BoxSnapshot, packWorkdir, type SnapshotBox, snapshotDir, unpackWorkdir } from './snapshot.ts';
 import { BoxToolClient } from './tool-client.ts';
 
 /** Size in bytes of the blocks in which `ulimit -f` of a POSIX shell takes the maximum file size (RLIMIT_FSIZE). */
@@ -33,6 +35,10 @@ ulimit -c 0
 ulimit -f "$1"
 shift
 exec "$@"`;
+
+/** Why a sandbox cannot be started with the files of a snapshot. */
+export const WORKDIR_ONLY =
+  'a snapshot of this back end contains only the workdir, so no sandbox can be started from it';
 
 /** How the sandbox of a box server ended without having been stopped. */
 export type BoxEnd = {
@@ -69,6 +75,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   readonly paths: RuntimePaths;
   readonly proxyOrigin: string;
   readonly mcpCommand: readonly string[];
+  private readonly turns = new CommandTurns<CommandState>({ ended: new AbortController() });
   private nextCommand = 0;
 
   constructor(parts: BoxParts) {
@@ -80,7 +87,74 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     this.mcpCommand = parts.mcpCommand;
   }
 
-  async exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
+  exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
+    return this.turns.use(signal, (_state, linked) => this.execNow(request, linked));
+  }
+
+  writeFiles(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
+    return this.turns.use(signal, (_state, linked) => this.writeNow(files, linked));
+  }
+
+  uploadDir(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
+    return this.turns.use(signal, (_state, linked) => this.uploadNow(hostDir, target, linked));
+  }
+
+  readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
+    return this.turns.use(signal, (_state, linked) => this.readNow(path, maxBytes, linked));
+  }
+
+  openTools(signal: AbortSignal): Promise<RuntimeTools> {
+    return new Promise((resolve, reject) => {
+      // The tools use the sandbox until they are closed.
+      const closed = this.turns.use(
+        signal,
+        ({ ended }) =>
+          new Promise<void>((close) => {
+            this.refuseEnded(signal);
+            let release = (): void => {};
+            const tools = this.newTools(async () => {
+              release();
+              close();
+            });
+            release = onAbort(ended.signal, () => void tools.close());
+            resolve(tools);
+          }),
+      );
+      closed.catch(reject);
+    });
+  }
+
+  override async snapshot(signal: AbortSignal): Promise<RuntimeSnapshot> {
+    this.refuseEnded(signal);
+    const { dir, request } = this.parts;
+    let packed = { path: '', bytes: 0 };
+    await this.turns.whenIdle(async (state) => {
+      packed = await packWorkdir(this.asSnapshotBox(signal), snapshotDir(dir), request.spec.storage_mb * MIB);
+      return state;
+    });
+    return new BoxSnapshot(this.backend, this.name, packed.bytes, packed.path);
+  }
+
+  override async restore(snapshot: RuntimeSnapshot, signal: AbortSignal): Promise<void> {
+    this.refuseEnded(signal);
+    if (!(snapshot instanceof BoxSnapshot) || snapshot.backend !== this.backend) {
+      const problem = `a ${this.backend} sandbox cannot be restored to a snapshot of ${snapshot.backend}`;
+      throw new FloeError('unsupported', problem);
+    }
+    const { path } = snapshot;
+    await this.turns.afterEnding(restoredError(this.name), async (state) => {
+      await unpackWorkdir(this.asSnapshotBox(signal), path);
+      return state;
+    });
+  }
+
+  private asSnapshotBox(signal: AbortSignal): SnapshotBox {
+    const { name } = this;
+    const exec = (request: ExecRequest): Promise<ExecResult> => this.execNow(request, signal);
+    return { name, workdir: this.paths.workdir, connection: this.parts.connection, exec };
+  }
+
+  private async execNow(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
     const { clock, request: start, connection, environment } = this.parts;
     const { spec } = start;
     const startedMs = clock.monotonicMs();
@@ -119,7 +193,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     return result.killedBy === null ? result : { ...result, exitCode: null, signal: 'SIGKILL' };
   }
 
-  async writeFiles(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
+  private async writeNow(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
     for (const { path, content, mode = DEFAULT_FILE_MODE } of files) {
       this.refuseEnded(signal);
       const bytes = typeof content === 'string' ? Buffer.from(content) : content;
@@ -127,7 +201,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  async uploadDir(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
+  private async uploadNow(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
     this.refuseEnded(signal);
     try {
       await this.upload(hostDir, this.resolve(target), signal);
@@ -138,7 +212,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  async readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
+  private async readNow(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
     this.refuseEnded(signal);
     const from = this.resolve(path);
     const asked = this.parts.connection.askFiles({ type: 'read_file', path: from, maxBytes });
@@ -155,17 +229,15 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  async openTools(signal: AbortSignal): Promise<RuntimeTools> {
-    this.refuseEnded(signal);
+  private newTools(release: () => Promise<void>): BoxToolClient {
     const { clock, connection, environment, request, end } = this.parts;
     return new BoxToolClient({
-      ...{ clock, connection, end },
+      ...{ clock, connection, end, release },
       workdir: this.paths.workdir,
       env: { ...environment, ...request.spec.env },
       prefix: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-tool', this.fileBlocks],
       maxOutputBytes: Math.floor(request.spec.max_output_mb * MIB),
       onActivity: request.onActivity,
-      release: async () => {},
     });
   }
 

@@ -51,7 +51,10 @@ export const LOGS_DIR = '/logs';
 
 export type BubblewrapParts = SandboxParts & {
   readonly host: SandboxHost;
+  /** The holder process of the sandbox's first namespaces. */
   readonly holder: Holder;
+  /** Directory of the image on the host; `null` without an image. */
+  readonly imagePath: string | null;
   /** User id on the host under which the processes of the sandbox run. */
   readonly uid: number;
   /** Environment variables of the image. */
@@ -77,8 +80,8 @@ export function checkWorkdir(spec: RuntimeSpec): void {
 /** Returns the bwrap options that are the same for every command of a session. */
 export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: HolderLayout): string[] {
   const { spec } = request;
-  const at = (hostPath: string): string => `${layout.base}/in/${layout.bound.get(hostPath)}`;
-  const own = (name: string): string => `${layout.base}/${name}`;
+  const at = (hostPath: string): string => layout.bound.get(hostPath) ?? hostPath;
+  const own = (name: string): string => `${layout.base}/files/${name}`;
   const args = [
     ...['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try'],
     ...(spec.network === 'host' ? [] : ['--unshare-net']),
@@ -91,15 +94,8 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
     args.push(...host.programArgs, '--ro-bind', `${share}/etc`, '/etc');
     for (const [source, target] of host.etcBinds) args.push('--ro-bind', source, target);
   } else {
-    args.push('--bind', own('root'), '/');
-    args.push(
-      '--ro-bind',
-      own('in/accounts/passwd'),
-      '/etc/passwd',
-      '--ro-bind',
-      own('in/accounts/group'),
-      '/etc/group',
-    );
+    args.push('--bind', `${layout.base}/root`, '/');
+    for (const name of ['passwd', 'group']) args.push('--ro-bind', `${layout.accounts}/${name}`, `/etc/${name}`);
     args.push('--ro-bind', `${share}/etc/hosts`, '/etc/hosts');
   }
   if (spec.network === 'host') args.push('--ro-bind-try', '/etc/resolv.conf', '/etc/resolv.conf');
@@ -107,17 +103,8 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
   for (const path of host.hiddenProcFiles) args.push('--ro-bind', `${share}/empty`, path);
   args.push('--dev', '/dev', '--bind', own('shm'), '/dev/shm', '--remount-ro', '/dev');
   args.push('--bind', own('tmp'), '/tmp', '--bind', own('vartmp'), '/var/tmp', '--bind', own('run'), '/run');
-  args.push(
-    '--bind',
-    own('home'),
-    AGENT_HOME,
-    '--bind',
-    own('artifacts'),
-    ARTIFACTS_DIR,
-    '--bind',
-    own('logs'),
-    LOGS_DIR,
-  );
+  args.push('--bind', own('home'), AGENT_HOME);
+  args.push('--bind', own('artifacts'), ARTIFACTS_DIR, '--bind', own('logs'), LOGS_DIR);
   if (spec.image === null) args.push('--bind', own('work'), spec.workdir);
   for (const mount of request.readOnlyMounts) args.push('--ro-bind', at(mount.hostPath), mount.sandboxPath);
   args.push('--ro-bind', `${share}/relay`, RELAY_LIB, '--ro-bind', at(process.execPath), RELAY_NODE);
@@ -278,8 +265,12 @@ function limitsOf(spec: RuntimeSpec, command: Command): { memoryBytes: number; t
  * Returns the request to spawn a process that enters the session's namespaces, which the holder process keeps alive, and there replaces
  * itself by bwrap.
  */
-export function spawnRequest(parts: BubblewrapParts, command: Command, setup: CommandSetup): SpawnRequest {
-  const { host, holder, request } = parts;
+export function spawnRequest(
+  { host, request }: Pick<BubblewrapParts, 'host' | 'request'>,
+  holder: Holder,
+  command: Command,
+  setup: CommandSetup,
+): SpawnRequest {
   const { files, argv, cgroup } = setup;
   const limits = limitsOf(request.spec, command);
   const inside = [

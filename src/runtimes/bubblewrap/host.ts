@@ -60,6 +60,11 @@ export type SandboxHost = {
    * other processes of the host.
    */
   readonly countsProcessesPerNamespace: boolean;
+  /**
+   * How a sandbox gets the files of a snapshot. Overlays need the extended attributes that tmpfs has since Linux 6.6; without them, a
+   * directory that replaces a removed one cannot be created.
+   */
+  readonly snapshots: 'overlay' | 'copy';
   /** Arguments of bwrap that mount the host's programs in the sandbox. */
   readonly programArgs: readonly string[];
   /** Files and directories of the host's /etc to mount in each sandbox, as `[host path, sandbox path]`. */
@@ -88,6 +93,7 @@ export async function describeHost(shareDir: string, architecture: Architecture)
   return {
     mode: await hostMode(),
     countsProcessesPerNamespace: atLeastLinux(5, 14),
+    snapshots: snapshotMethod(),
     programArgs: await programArgs(),
     etcBinds,
     shareDir,
@@ -125,6 +131,11 @@ async function hostMode(): Promise<'root' | 'user'> {
   const status = await readFile('/proc/self/status', 'latin1');
   const effective = BigInt(`0x${/^CapEff:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? '0'}`);
   return (effective >> 21n) & 1n ? 'root' : 'user';
+}
+
+/** Returns how sandboxes get the files of snapshots on this host. */
+export function snapshotMethod(): SandboxHost['snapshots'] {
+  return atLeastLinux(6, 6) ? 'overlay' : 'copy';
 }
 
 function atLeastLinux(major: number, minor: number): boolean {

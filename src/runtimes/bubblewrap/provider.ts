@@ -14,9 +14,9 @@ import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, Star
 import type { Spawner } from '../spawn/spawner.ts';
 import { checkWorkdir } from './command.ts';
 import { diagnose, NO_FILTER, unenforcedLimits } from './diagnosis.ts';
-import { startHolder } from './holder.ts';
-import { describeHost, type SandboxHost, writeImageAccounts } from './host.ts';
-import { BubblewrapRuntime } from './runtime.ts';
+import { deriveHolder, startHolder } from './holder.ts';
+import { describeHost, type SandboxHost, snapshotMethod, writeImageAccounts } from './host.ts';
+import { BubblewrapRuntime, usableSnapshot } from './runtime.ts';
 import { architectureOf } from './syscall-filter.ts';
 
 export type BubblewrapOptions = {
@@ -96,6 +96,7 @@ export class BubblewrapProvider implements RuntimeProvider {
           max_output_mb: 'floe',
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
+        snapshots: { method: snapshotMethod(), files: 'all' },
         privileges: 'any',
       },
     };
@@ -143,8 +144,13 @@ export class BubblewrapProvider implements RuntimeProvider {
     const { clock, owner } = this.options;
     const spawner = labelled(this.options.spawner, owner, request.name);
     const cgroups = await this.options.cgroups();
-    const uid = image?.uid ?? uidOf(request.name);
-    const holder = await startHolder({ spawner, dir, host, request, imagePath: image?.path ?? null, uid }, signal);
+    const imagePath = image?.path ?? null;
+    const from = request.snapshot == null ? null : usableSnapshot(request.snapshot, imagePath);
+    const uid = from?.uid ?? image?.uid ?? uidOf(request.name);
+    const holderRequest = { spawner, dir, host, request, imagePath, uid };
+    const holder = await (from === null
+      ? startHolder(holderRequest, signal)
+      : deriveHolder(from.holder, holderRequest, signal));
     const runtime = new BubblewrapRuntime({
       spawner,
       clock,
@@ -153,11 +159,12 @@ export class BubblewrapProvider implements RuntimeProvider {
       host,
       request,
       holder,
+      imagePath,
       uid,
       cgroups,
       imageEnv: image?.env ?? {},
     });
-    if (image === null) return runtime;
+    if (image === null || from !== null) return runtime;
     try {
       // Creates the working directory, which shows also whether programs run in the image.
       const command = ['/bin/sh', '-c', 'mkdir -p "$1" && cd "$1"', 'sh', request.spec.workdir];

@@ -6,17 +6,11 @@ import { FloeError } from '../../core/errors.ts';
 import type { SandboxFile } from '../../core/sandbox.ts';
 import { BoxToolClient } from '../box/tool-client.ts';
 import { startToolServer } from '../box/tool-server.ts';
-import {
-  baseEnvironment,
-  checkEnvironment,
-  egressEnvironment,
-  HOST_PATH,
-  PROXY_PORT,
-  refuseNul,
-} from '../environment.ts';
+import { type CommandState, CommandTurns, releasedError, restoredError } from '../command-turns.ts';
+import { baseEnvironment, checkEnvironment, egressEnvironment, PROXY_PORT, refuseNul } from '../environment.ts';
 import { endOwned } from '../processes/orphans.ts';
 import { isAlive, readProcess } from '../processes/process-table.ts';
-import type { ExecRequest, ExecResult, RuntimePaths } from '../runtime.ts';
+import type { ExecRequest, ExecResult, RuntimePaths, RuntimeSnapshot } from '../runtime.ts';
 import { argvOf, execResult, SandboxRuntime, TOOL_OUTPUT_BYTES } from '../sandbox-runtime.ts';
 import type { SpawnedProcess, SpawnResult } from '../spawn/spawner.ts';
 import type { RuntimeTools } from '../tools.ts';
@@ -34,7 +28,9 @@ import {
   sandboxArgs,
   spawnRequest,
 } from './command.ts';
+import { bindInto, deriveHolder, endHolder, type Holder } from './holder.ts';
 import { AGENT_HOME } from './host.ts';
+import { BubblewrapSnapshot, usedBytes } from './snapshot.ts';
 
 /**
  * Interval in milliseconds of the checks whether a sandbox's first process has ended. After SIGKILL, the kernel needs a few milliseconds to
@@ -48,8 +44,22 @@ const NO_PROGRAM = /^bwrap: execvp /m;
 /** Exit code with which a shell reports that a command does not exist. */
 const EXIT_NO_PROGRAM = 127;
 
-/** Shell script that mounts a socket at a new path. Arguments: the socket, the path. */
-const MOUNT_SOCKET = ': >"$2" && exec mount --bind "$1" "$2"';
+/**
+ * Maximum number of snapshots of which one is based on the files of another. Each adds a user namespace, which the kernel nests up to 32
+ * deep.
+ */
+const MAX_DEPTH = 24;
+
+/** The namespaces in which commands run. A snapshot and a restore replace them by others. */
+type Namespaces = CommandState & {
+  readonly holder: Holder;
+  /** User id on the host under which the processes run. */
+  readonly uid: number;
+  /** Options of bwrap that are the same for every command. */
+  readonly fixedArgs: readonly string[];
+  /** Paths of the sockets of proxies that are mounted. */
+  readonly sockets: Map<RelayedProxy, Promise<string>>;
+};
 
 type EndedCommand = SpawnResult & {
   /** Whether the command was started; false when bwrap failed earlier. */
@@ -62,8 +72,11 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   readonly paths: RuntimePaths;
   readonly proxyOrigin: string;
   readonly mcpCommand: readonly string[];
-  private readonly fixedArgs: readonly string[];
-  private readonly sockets = new Map<RelayedProxy, Promise<string>>();
+  private readonly turns: CommandTurns<Namespaces>;
+  /** Namespaces with the files of the snapshot to which the sandbox was restored last, for the next restore. */
+  private spare: { readonly of: RuntimeSnapshot; readonly ready: Promise<Namespaces | null> } | null = null;
+  /** Settles when the holder processes of replaced namespaces have ended. */
+  private retired: Promise<unknown> = Promise.resolve();
   /** Environment variables of every command. */
   private readonly environment: Readonly<Record<string, string>>;
   private nextCommand = 0;
@@ -73,7 +86,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     const { request } = parts;
     this.paths = { workdir: request.spec.workdir, home: AGENT_HOME, artifacts: ARTIFACTS_DIR, logs: LOGS_DIR };
     this.mcpCommand = mcpArgv(parts.host);
-    this.fixedArgs = sandboxArgs(parts.host, request, parts.holder.layout);
+    this.turns = new CommandTurns(this.namespacesOf(parts.holder, parts.uid));
     const direct = request.spec.network === 'host' && request.proxy !== null;
     this.proxyOrigin = direct ? request.proxy.tcpOrigin : `http://127.0.0.1:${PROXY_PORT}`;
     const egressEnv = request.egressSocket == null ? {} : egressEnvironment();
@@ -138,9 +151,11 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     const maxOutputBytes = Math.floor(spec.max_output_mb * MIB);
     const { connection, end } = await startToolServer(
       async (socketPath, killed) => {
-        const boxSocket = await this.mountSocket(socketPath, `box-${this.nextCommand++}.sock`);
         const proxies = this.proxiesOf({ withProxy: false });
-        return this.run(this.toolCommand(boxArgv(this.parts.host, proxies), { boxSocket, proxies }), killed);
+        return this.run(
+          this.toolCommand(boxArgv(this.parts.host, proxies), { boxSocket: socketPath, proxies }),
+          killed,
+        );
       },
       { clock, maxOutputBytes },
       signal,
@@ -150,13 +165,64 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     return new BoxToolClient({ ...common, prefix: [], end, release: end });
   }
 
+  override async snapshot(signal: AbortSignal): Promise<RuntimeSnapshot> {
+    signal.throwIfAborted();
+    this.refuseStopped();
+    const { name: sandbox } = this;
+    const { imagePath } = this.parts;
+    let bytes = 0;
+    const { holder, uid } = await this.turns.whenIdle(async (from) => {
+      if (from.holder.layout.depth >= MAX_DEPTH) {
+        const problem = `sandbox ${sandbox} is based on ${MAX_DEPTH} snapshots, and another one is not possible`;
+        throw new FloeError('unsupported', problem);
+      }
+      bytes = await usedBytes(from.holder);
+      return this.derive(from, signal);
+    });
+    return new BubblewrapSnapshot({ sandbox, bytes, holder, uid, imagePath });
+  }
+
+  override async restore(snapshot: RuntimeSnapshot, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    this.refuseStopped();
+    const source = usableSnapshot(snapshot, this.parts.imagePath);
+    await this.turns.afterEnding(restoredError(this.name), async (from) => {
+      const spare = this.spare?.of === snapshot ? await this.spare.ready : null;
+      if (spare !== null) this.spare = null;
+      const next = spare ?? (await this.derive(source, signal));
+      this.retired = Promise.all([this.retired, endHolder(from.holder.process), this.dropSpare()]);
+      this.spare = { of: snapshot, ready: this.derive(source, new AbortController().signal).catch(() => null) };
+      return next;
+    });
+  }
+
   protected async remove(): Promise<void> {
-    const { holder, owner, clock, dir } = this.parts;
-    holder.process.kill();
+    const { owner, clock, dir } = this.parts;
+    await this.turns.settled;
+    await Promise.all([this.dropSpare(), this.retired]);
+    const { process } = this.turns.state.holder;
+    process.kill();
     // If the spawn helper died, a command that it had just started may still be running. In this case all processes with this sandbox's
     // label are killed.
-    await holder.process.done.catch(() => endOwned(owner.id, ({ name }) => name === this.name, clock).catch(() => {}));
+    await process.done.catch(() => endOwned(owner.id, ({ name }) => name === this.name, clock).catch(() => {}));
     await rm(dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
+  }
+
+  private namespacesOf(holder: Holder, uid: number): Namespaces {
+    const fixedArgs = sandboxArgs(this.parts.host, this.parts.request, holder.layout);
+    return { holder, uid, fixedArgs, sockets: new Map(), ended: new AbortController() };
+  }
+
+  /** Makes namespaces whose files start as those of `frozen`. */
+  private async derive({ holder, uid }: Pick<Namespaces, 'holder' | 'uid'>, signal: AbortSignal): Promise<Namespaces> {
+    return this.namespacesOf(await deriveHolder(holder, { ...this.parts, uid }, signal), uid);
+  }
+
+  private async dropSpare(): Promise<void> {
+    const ready = this.spare?.ready;
+    this.spare = null;
+    const spare = await ready;
+    if (spare != null) await endHolder(spare.holder.process);
   }
 
   private toolCommand(argv: readonly string[], extra: Partial<Command>): Command {
@@ -195,18 +261,29 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     this.refuseStopped();
     checkEnvironment(command.env);
     refuseNul('the command', [...command.argv, command.cwd]);
+    return this.turns.use(signal, (namespaces, linked) => {
+      this.refuseStopped();
+      return this.runIn(namespaces, command, linked);
+    });
+  }
+
+  private async runIn(namespaces: Namespaces, given: Command, signal: AbortSignal): Promise<EndedCommand> {
     const { dir, host, spawner, request } = this.parts;
+    const command = await this.withBoxSocket(namespaces, given);
     const path = `${dir}/exec-${this.nextCommand++}`;
     const files = { args: `${path}.args`, status: `${path}.status`, packing: `${path}.packing` };
     const relaySockets: Partial<Record<RelayedProxy, string>> = {};
-    for (const name of command.proxies) relaySockets[name] = await this.openSocket(name);
+    for (const name of command.proxies) relaySockets[name] = await this.openSocket(namespaces, name);
     const plainRoot = request.spec.image === null;
     const { options, argv } = commandArgs(host, { ...command, relaySockets, plainRoot });
-    await writeFile(files.args, [...this.fixedArgs, ...options].join('\0'), { mode: 0o600 });
+    await writeFile(files.args, [...namespaces.fixedArgs, ...options].join('\0'), { mode: 0o600 });
     try {
+      signal.throwIfAborted();
       this.refuseStopped();
       return await this.runCommand(groupLimits(request.spec, command), signal, async (cgroup) => {
-        const child = await spawner.spawn(spawnRequest(this.parts, command, { files, argv, cgroup }));
+        const child = await spawner.spawn(
+          spawnRequest(this.parts, namespaces.holder, command, { files, argv, cgroup }),
+        );
         const ended = await this.awaitEnd(child, this.namespaceEnd(child, files.status), signal);
         const packingFailed =
           command.upload !== undefined && (await readFile(files.packing).catch(() => null)) !== null;
@@ -257,37 +334,47 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     return [...(withProxy === true ? ['proxy' as const] : []), ...(egressSocket == null ? [] : ['egress' as const])];
   }
 
-  /** Returns the path of a proxy's socket in the session's mount namespace. The first call mounts the socket at this path. */
-  private openSocket(name: RelayedProxy): Promise<string> {
-    const opened = this.sockets.get(name) ?? this.bindSocket(name);
-    this.sockets.set(name, opened);
+  /** Returns the path of a proxy's socket in the mount namespace. The first call mounts the socket at this path. */
+  private openSocket(namespaces: Namespaces, name: RelayedProxy): Promise<string> {
+    const opened = namespaces.sockets.get(name) ?? this.bindSocket(namespaces, name);
+    namespaces.sockets.set(name, opened);
     return opened;
   }
 
-  private async bindSocket(name: RelayedProxy): Promise<string> {
+  private async bindSocket(namespaces: Namespaces, name: RelayedProxy): Promise<string> {
     const { proxy, egressSocket } = this.parts.request;
     const socketPath = name === 'proxy' ? proxy?.socketPath : egressSocket;
     if (socketPath == null) throw new FloeError('runtime_failed', `sandbox ${this.name} was started without a proxy`);
-    return this.mountSocket(socketPath, `${name}.sock`);
+    return this.mountSocket(namespaces, socketPath, `${name}.sock`);
   }
 
-  /** Makes a socket of the host available in the session's mount namespace. Resolves with its path there. */
-  private async mountSocket(socketPath: string, name: string): Promise<string> {
-    const { spawner, host, holder, uid } = this.parts;
-    if (host.mode === 'user') return socketPath;
+  private async withBoxSocket(namespaces: Namespaces, command: Command): Promise<Command> {
+    const { boxSocket } = command;
+    if (boxSocket === undefined) return command;
+    return { ...command, boxSocket: await this.mountSocket(namespaces, boxSocket, `box-${this.nextCommand++}.sock`) };
+  }
+
+  /** Makes a socket of the host available in the mount namespace. Resolves with its path there. */
+  private async mountSocket({ holder, uid }: Namespaces, socketPath: string, name: string): Promise<string> {
+    if (this.parts.host.mode === 'user') return socketPath;
     // The sandbox's user may not enter the socket's directory on the host, so the socket is mounted at a path that this user can reach.
     await chown(socketPath, uid, uid);
     const target = `${holder.layout.base}/in/${name}`;
-    const pid = String(holder.process.pid);
-    const argv = ['nsenter', '--mount', '--target', pid, '--', '/bin/sh', '-c', MOUNT_SOCKET, 'sh', socketPath, target];
-    const child = await spawner.spawn({ argv, env: { PATH: HOST_PATH }, maxOutputBytes: TOOL_OUTPUT_BYTES });
-    const { exitCode, stderr } = await child.done;
-    if (exitCode === 0) return target;
-    throw new FloeError(
-      'runtime_failed',
-      `the socket ${name} cannot be mounted in sandbox ${this.name}: ${stderr.toString()}`,
-    );
+    await bindInto(holder, { ...this.parts, uid }, socketPath, target);
+    return target;
   }
+}
+
+/** Throws `unsupported` unless the files of `snapshot` can be those of a sandbox with this image. */
+export function usableSnapshot(snapshot: RuntimeSnapshot, imagePath: string | null): BubblewrapSnapshot {
+  if (!(snapshot instanceof BubblewrapSnapshot)) {
+    throw new FloeError('unsupported', `a bubblewrap sandbox has no use for a snapshot of ${snapshot.backend}`);
+  }
+  if (snapshot.imagePath !== imagePath) {
+    throw new FloeError('unsupported', `the snapshot of ${snapshot.sandbox} is of a sandbox with another image`);
+  }
+  if (snapshot.isReleased) throw releasedError(snapshot);
+  return snapshot;
 }
 
 /**

@@ -16,7 +16,7 @@ import {
   mcpCommand,
   ROOT_CAPABILITIES,
 } from '../box/placement.ts';
-import { type BoxEnd, BoxRuntime } from '../box/runtime.ts';
+import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
 import { AGENT_HOME } from '../bubblewrap/host.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
@@ -119,6 +119,7 @@ export class ContainerProvider implements RuntimeProvider {
           max_output_mb: 'floe',
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
+        snapshots: { method: 'copy', files: 'workdir' },
         privileges: 'engine',
       },
     };
@@ -128,6 +129,7 @@ export class ContainerProvider implements RuntimeProvider {
     signal.throwIfAborted();
     const { spec } = request;
     checkEnvironment(spec.env);
+    if (request.snapshot != null) throw new FloeError('unsupported', WORKDIR_ONLY);
     if (spec.network === 'host' && !this.options.allowHostNetwork) {
       throw new FloeError('unsupported', 'runtime.network: this node does not allow sandboxes on the host network');
     }

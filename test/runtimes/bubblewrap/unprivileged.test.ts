@@ -3,7 +3,7 @@ import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 import { asUnprivilegedUser, unprivilegedMissing } from '../../../verify/services/unprivileged.ts';
 
-it('passes the tests of contract, isolation, inheritance, system calls, images and state directory as a user without privilege', async (context) => {
+it('passes the tests of contract, isolation, snapshots, inheritance, system calls, images and state directory as a user without privilege', async (context) => {
   const missing = unprivilegedMissing();
   if (missing !== null) context.skip(missing);
   const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--configLoader', 'runner', '--no-cache'];
@@ -12,6 +12,7 @@ it('passes the tests of contract, isolation, inheritance, system calls, images a
     'runtimes/tools',
     'runtimes/apptainer/provider',
     'runtimes/bubblewrap/isolation',
+    'runtimes/bubblewrap/snapshot',
     'runtimes/bubblewrap/inheritance',
     'runtimes/denied-calls',
     'runtimes/bubblewrap/image',
