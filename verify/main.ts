@@ -89,7 +89,7 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
   },
   harbor: {
     summary:
-      'runs the Harbor tasks of examples/harbor in Docker and Podman with reference solutions, without an agent, and with harnesses',
+      'runs the Harbor tasks of examples/harbor in Docker, Podman and Apptainer with reference solutions, without an agent, and with harnesses',
     load: () => import('./harbor/main.ts'),
   },
   'lock-harness': {

@@ -2,7 +2,9 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { gatewayConfigSchema } from '../gateway/node/config.ts';
 import { rolloutConfigSchema } from '../rollout/config.ts';
+import type { PlacedImageSettings } from '../sandbox-images/node-images.ts';
 import { keyTable } from '../schema/key-table.ts';
+import { imageDir } from './home.ts';
 import { readYamlFile } from './yaml-file.ts';
 
 /**
@@ -50,6 +52,12 @@ export function withConfigOption(command: Command): Command {
 /** Reads the config file that `--config` names. Without a file, all settings have their defaults. Throws the errors of `readYamlFile`. */
 export async function readSettings({ config }: ConfigFileOptions): Promise<Settings> {
   return config === undefined ? configFileSchema.parse({}) : readYamlFile(config, configFileSchema);
+}
+
+/** Reads the settings of the image store from the config file. Throws the errors of `readYamlFile`. */
+export async function readImageSettings(options: ConfigFileOptions): Promise<PlacedImageSettings> {
+  const { images } = (await readSettings(options)).node;
+  return { ...images, dir: images.dir ?? imageDir() };
 }
 
 /** Renders docs/configuration.md, which describes every key of the config file with the text in its schema. */

@@ -10,13 +10,14 @@ import { makeTempDir } from '../core/system-errors.ts';
 import { installHarness } from '../harnesses/install/install.ts';
 import { findHarness } from '../harnesses/registry.ts';
 import { createLogger } from '../observe/log.ts';
+import type { PlacedImageSettings } from '../sandbox-images/node-images.ts';
 import type { EngineKind, RuntimeBackend, SessionResult } from '../schema/index.ts';
 import { loadScenarios, startSim } from '../sim/index.ts';
 import { type AgentOptions, withAgentOptions } from './agent-options.ts';
 import { writeTraces } from './demo-run.ts';
-import type { EngineSockets } from './harbor-images.ts';
 import type { ReferenceTask } from './harbor-reference.ts';
 import { harnessDir } from './home.ts';
+import type { EngineSockets } from './image-builders.ts';
 import { printNote } from './print.ts';
 import { startNode, startServer } from './stack.ts';
 
@@ -35,6 +36,8 @@ export type HarnessResult = { readonly task: string; readonly result: SessionRes
 type Setup = {
   readonly backend: RuntimeBackend;
   readonly sockets: EngineSockets;
+  readonly apptainerCommand: string;
+  readonly images: PlacedImageSettings;
   readonly allowNetwork: boolean;
   readonly options: HarnessOptions;
 };
@@ -86,7 +89,7 @@ async function startFloe(
   dir: string,
   engines: readonly string[],
   tasks: readonly ReferenceTask[],
-  { backend, sockets, allowNetwork, options }: Setup,
+  { backend, sockets, apptainerCommand, images, allowNetwork, options }: Setup,
   closers: (() => Promise<unknown>)[],
 ): Promise<FloeClient> {
   const log = createLogger('floe-harbor', process.env.FLOE_LOG_LEVEL ?? 'error');
@@ -106,6 +109,8 @@ async function startFloe(
       default_backend: backend,
       docker_socket: sockets.dockerSocket,
       podman_socket: sockets.podmanSocket,
+      apptainer_command: apptainerCommand,
+      images,
       allow_host_network: allowNetwork,
       upload_roots: tasks.map(({ harbor }) => harbor.dir),
     },

@@ -1,8 +1,15 @@
-import { FloeError } from '../core/errors.ts';
+import { isAbsolute } from 'node:path';
+import { raceAbort } from '../core/abort.ts';
+import { systemClock } from '../core/clock.ts';
+import { asFloeError, FloeError } from '../core/errors.ts';
 import type { HarborTask } from '../harbor/task.ts';
-import { ContainerEngine } from '../runtimes/container/engine-api.ts';
-import { buildImage, imageName } from '../runtimes/container/image-build.ts';
+import { ContainerEngine, type ImageInfo } from '../runtimes/container/engine-api.ts';
+import { buildImage, type ImageBuild, imageName } from '../runtimes/container/image-build.ts';
+import { ImagePulls } from '../runtimes/container/image-pull.ts';
+import { openImageStore, type PlacedImageSettings } from '../sandbox-images/node-images.ts';
+import type { ImageStore, StoredImage } from '../sandbox-images/store.ts';
 import type { RuntimeBackend } from '../schema/index.ts';
+import { buildIntoStore, type EngineSockets } from './image-builders.ts';
 
 /** The image of a task, and the working directory that it names; `null` when it names none. */
 export type TaskImage = { readonly reference: string; readonly workdir: string | null };
@@ -13,12 +20,11 @@ export type TaskImages = {
   close(): Promise<void>;
 };
 
-/** Unix sockets of the container engines. */
-export type EngineSockets = { readonly dockerSocket: string; readonly podmanSocket: string };
-
 export type ImageOptions = {
   readonly backend: RuntimeBackend;
   readonly sockets: EngineSockets;
+  /** Settings of the image store, which the runtimes without a container engine use. */
+  readonly settings: PlacedImageSettings;
   /** Image of every task, which is then not built; `undefined` for the task's own. */
   readonly image: string | undefined;
   /** Network of the commands of a Dockerfile; `undefined` for that of the container engine. */
@@ -27,37 +33,87 @@ export type ImageOptions = {
 };
 
 /**
- * Returns the source of the images of tasks for a runtime. Only a container engine builds images, so that for another runtime the caller
- * must name the image. Throws `bad_request` when it does not.
+ * Returns the source of the images of tasks for a runtime: the container engine itself, or the image store for bubblewrap and Apptainer.
+ * Throws `bad_request` for a runtime without images.
  */
 export function taskImages(options: ImageOptions): TaskImages {
-  const { backend, image, sockets } = options;
-  if (backend === 'docker') return engineImages(new ContainerEngine(sockets.dockerSocket), options);
-  if (backend === 'podman') return engineImages(new ContainerEngine(sockets.podmanSocket), options);
-  if (image === undefined) throw new FloeError('bad_request', `--image is needed with --backend ${backend}`);
-  return { imageOf: async () => ({ reference: image, workdir: null }), close: async () => {} };
+  const { backend, sockets } = options;
+  switch (backend) {
+    case 'docker':
+      return engineImages(new ContainerEngine(sockets.dockerSocket), options);
+    case 'podman':
+      return engineImages(new ContainerEngine(sockets.podmanSocket), options);
+    case 'bubblewrap':
+    case 'apptainer':
+      return storeImages(openImageStore(options.settings, systemClock), options);
+    default:
+      throw new FloeError('bad_request', `--backend ${backend}: a Harbor task needs a sandbox with an image`);
+  }
 }
 
-function engineImages(engine: ContainerEngine, { backend, image, buildNetwork, log }: ImageOptions): TaskImages {
-  const find = async (task: HarborTask, signal: AbortSignal): Promise<string> => {
-    if (image !== undefined) return image;
-    if (task.image.kind === 'reference') return task.image.reference;
-    const { context, dockerfile } = task.image;
-    const onStart = (): void => log(`▸ ${task.name}: building the image from ${context}`);
-    const name = imageName('floe-harbor', task.name);
-    const build = { context, dockerfile, name, limitSeconds: task.buildSeconds, network: buildNetwork, onStart };
-    return buildImage(engine, build, signal);
+/** Returns the name of the task's image, or how it is built. */
+function sourceOf(task: HarborTask, { image, log, buildNetwork }: ImageOptions): string | ImageBuild {
+  if (image !== undefined) return image;
+  if (task.image.kind === 'reference') return task.image.reference;
+  const { context, dockerfile } = task.image;
+  const onStart = (): void => log(`▸ ${task.name}: building the image from ${context}`);
+  const name = imageName('floe-harbor', task.name);
+  return { context, dockerfile, name, limitSeconds: task.buildSeconds, network: buildNetwork, onStart };
+}
+
+function engineImages(engine: ContainerEngine, options: ImageOptions): TaskImages {
+  const { backend, settings } = options;
+  const pulls = settings.pull === 'missing' ? new ImagePulls(engine, systemClock, settings.max_pulls) : null;
+  const pull = async (reference: string, signal: AbortSignal): Promise<ImageInfo | null> => {
+    if (pulls === null) return null;
+    await raceAbort(pulls.pull(reference), signal);
+    return engine.image(reference, signal);
   };
   return {
     async imageOf(task, signal) {
-      const reference = await find(task, signal);
-      const info = await engine.image(reference, signal);
-      if (info !== null) return { reference, workdir: info.workdir === '' ? null : info.workdir };
-      throw new FloeError(
-        'setup_failed',
-        `${task.file}: there is no image ${reference}; run "${backend} pull ${reference}"`,
-      );
+      const source = sourceOf(task, options);
+      const reference = typeof source === 'string' ? source : await buildImage(engine, source, signal);
+      const info =
+        (await engine.image(reference, signal)) ??
+        (await pull(reference, signal).catch((thrown) => {
+          signal.throwIfAborted();
+          throw noImage(task, reference, thrown);
+        }));
+      if (info === null) throw noImage(task, `${reference}; run "${backend} pull ${reference}"`);
+      return { reference, workdir: info.workdir === '' ? null : info.workdir };
     },
     close: () => engine.close(),
   };
+}
+
+function storeImages(store: ImageStore, options: ImageOptions): TaskImages {
+  const { backend, settings, sockets } = options;
+  return {
+    async imageOf(task, signal) {
+      const source = sourceOf(task, options);
+      if (typeof source === 'string' && isAbsolute(source)) return { reference: source, workdir: null };
+      const image =
+        typeof source === 'string'
+          ? ((await store.find(source)) ?? (await pullIntoStore(task, source, signal)))
+          : await buildIntoStore(store, source, sockets, signal);
+      return { reference: image.reference, workdir: image.workdir };
+    },
+    close: async () => {},
+  };
+
+  async function pullIntoStore(task: HarborTask, reference: string, signal: AbortSignal): Promise<StoredImage> {
+    if (settings.pull === 'never')
+      throw noImage(task, `${reference} for ${backend}; run "floe image pull ${reference}"`);
+    return store.pull(reference, signal).catch((thrown) => {
+      signal.throwIfAborted();
+      throw noImage(task, reference, thrown);
+    });
+  }
+}
+
+/** Returns the error for a task whose image is missing. `thrown` is the error of the attempt to pull it. */
+function noImage({ file, image }: HarborTask, what: string, thrown?: unknown): FloeError {
+  const key = image.kind === 'reference' ? 'environment.docker_image' : '--image';
+  const why = thrown === undefined ? '' : `: ${asFloeError(thrown).message}`;
+  return new FloeError('setup_failed', `${file}: ${key}: there is no image ${what}${why}`, { file, key }, thrown);
 }

@@ -13,9 +13,9 @@ import { allowedSource } from '../runtimes/prepare.ts';
 import { createRuntimeProviders } from '../runtimes/providers.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { createSpawner } from '../runtimes/spawn/client.ts';
+import { nodeImages, type PlacedImageSettings } from '../sandbox-images/node-images.ts';
 import type { PrepareAction, TaskRequest, TerminalStatus } from '../schema/index.ts';
-
-import type { EngineSockets } from './harbor-images.ts';
+import type { EngineSockets } from './image-builders.ts';
 
 /** The reference solution of a task, or no action at all. */
 export type ReferenceAgent = 'oracle' | 'noop';
@@ -34,6 +34,8 @@ export type ReferenceTask = { readonly harbor: HarborTask; readonly task: TaskRe
 
 type BenchOptions = {
   readonly sockets: EngineSockets;
+  readonly apptainerCommand: string;
+  readonly images: PlacedImageSettings;
   readonly uploadRoots: readonly string[];
   readonly allowNetwork: boolean;
   readonly hostVariables: Readonly<Record<string, string>>;
@@ -61,8 +63,9 @@ export class ReferenceBench {
   static async open(options: BenchOptions): Promise<ReferenceBench> {
     const stateDir = makeTempDir('floe-harbor-');
     const spawner = await createSpawner();
-    const { sockets, uploadRoots, allowNetwork: allowHostNetwork } = options;
-    const shared = { spawner, clock: systemClock, stateDir, ...sockets, allowHostNetwork };
+    const { sockets, apptainerCommand, uploadRoots, allowNetwork: allowHostNetwork } = options;
+    const images = nodeImages(options.images, systemClock);
+    const shared = { spawner, clock: systemClock, stateDir, ...sockets, apptainerCommand, images, allowHostNetwork };
     const sandboxes = new Sandboxes({
       providers: createRuntimeProviders(shared),
       defaultBackend: 'docker',

@@ -5,33 +5,35 @@ import { loadHarborTask, taskFolders } from '../harbor/load.ts';
 import type { HarborTask } from '../harbor/task.ts';
 import { DOCKER_SOCKET, podmanSocket } from '../runtimes/providers.ts';
 import type { RuntimeBackend, TaskRequestInput } from '../schema/index.ts';
+import { type ConfigFileOptions, readImageSettings, withConfigOption } from './config-file.ts';
 import { type TaskImages, taskImages } from './harbor-images.ts';
 import type { ReferenceTask } from './harbor-reference.ts';
 import { printNote } from './print.ts';
 
 /** Options with which Harbor tasks are converted. */
-export type HarborTaskOptions = {
+export type HarborTaskOptions = ConfigFileOptions & {
   backend: RuntimeBackend;
   dockerSocket: string;
   podmanSocket: string;
+  apptainerCommand: string;
   image?: string;
   buildNetwork?: string;
   allowNetwork?: boolean;
+  ignoreUsers?: boolean;
   passEnv: string[];
 };
 
 /** Adds the options with which Harbor tasks are converted. */
 export function withHarborTaskOptions(command: Command): Command {
-  return command
-    .option('--backend <name>', 'runtime of the sandboxes', 'docker')
+  return withConfigOption(command)
+    .option('--backend <name>', 'runtime of the sandboxes: docker, podman, apptainer or bubblewrap', 'docker')
     .option('--docker-socket <path>', 'Unix socket of the Docker daemon', DOCKER_SOCKET)
     .option('--podman-socket <path>', 'Unix socket of the Podman service', podmanSocket())
-    .option(
-      '--image <name>',
-      'image of every task, instead of its own; needed for runtimes other than docker and podman',
-    )
+    .option('--apptainer-command <program>', 'program Apptainer, a path or a name', 'apptainer')
+    .option('--image <name>', 'image of every task, instead of its own')
     .option('--build-network <mode>', "network of a Dockerfile's commands (default: that of the container engine)")
     .option('--allow-network', 'give the network to tasks, except those that forbid it')
+    .option('--ignore-users', 'run all commands as the only user of a sandbox that has one')
     .option('--pass-env <name...>', 'variables of this process that tasks may read', []);
 }
 
@@ -46,7 +48,8 @@ export async function loadTasks(
   const harborTasks = await Promise.all(folders.map(loadHarborTask));
   refuseSameNames(harborTasks);
   const { backend, image, buildNetwork } = options;
-  const images = taskImages({ backend, sockets: options, image, buildNetwork, log: printNote });
+  const settings = await readImageSettings(options);
+  const images = taskImages({ backend, sockets: options, settings, image, buildNetwork, log: printNote });
   try {
     const tasks: ReferenceTask[] = [];
     for (const harbor of harborTasks)
@@ -70,6 +73,7 @@ async function converted(
     image: await images.imageOf(harbor, signal),
     hostVariables: hostVariables(options.passEnv),
     allowNetwork: options.allowNetwork === true,
+    ignoreUsers: options.ignoreUsers === true,
     withTools: agent.harness !== 'shell',
   });
 }

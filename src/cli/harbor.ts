@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import { agentOf } from './agent-options.ts';
+import { readImageSettings } from './config-file.ts';
 import { type HarnessOptions, mean, runWithHarness, withHarnessOptions } from './harbor-harness.ts';
 import { type ReferenceAgent, ReferenceBench, type ReferenceResult } from './harbor-reference.ts';
 import { type HarborTaskOptions, hostVariables, loadTasks, withHarborTaskOptions } from './harbor-tasks.ts';
@@ -46,6 +47,8 @@ async function run(dir: string, options: RunOptions): Promise<void> {
     const setup = {
       backend: options.backend,
       sockets: options,
+      apptainerCommand: options.apptainerCommand,
+      images: await readImageSettings(options),
       allowNetwork: options.allowNetwork === true,
     };
     const results = await runWithHarness(tasks, samples, { ...setup, options }, signal);
@@ -86,6 +89,8 @@ async function runReference(
   const tasks = await loadTasks(dir, { harness: 'shell', custom_shell: ':' }, options, signal);
   const bench = await ReferenceBench.open({
     sockets: options,
+    apptainerCommand: options.apptainerCommand,
+    images: await readImageSettings(options),
     uploadRoots: tasks.map(({ harbor }) => harbor.dir),
     allowNetwork: options.allowNetwork === true,
     hostVariables: hostVariables(options.passEnv),

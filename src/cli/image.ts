@@ -12,8 +12,8 @@ import { digestOfTree } from '../sandbox-images/digest.ts';
 import { loadIntoEngine, rootFileSystemOf, sifOf } from '../sandbox-images/forms.ts';
 import { openImageStore } from '../sandbox-images/node-images.ts';
 import type { ImageStore, StoredImage } from '../sandbox-images/store.ts';
-import { type ConfigFileOptions, readSettings, withConfigOption } from './config-file.ts';
-import { harnessDir, imageDir } from './home.ts';
+import { type ConfigFileOptions, readImageSettings, withConfigOption } from './config-file.ts';
+import { harnessDir } from './home.ts';
 import { interruptible } from './lifetime.ts';
 import { formatTable, printJson, printLine, printNote } from './print.ts';
 
@@ -63,8 +63,7 @@ function withForms(command: Command): Command {
 }
 
 async function openStore(options: ConfigFileOptions): Promise<ImageStore> {
-  const { images } = (await readSettings(options)).node;
-  return openImageStore({ ...images, dir: images.dir ?? imageDir() }, systemClock);
+  return openImageStore(await readImageSettings(options), systemClock);
 }
 
 async function pull(references: readonly string[], options: PullOptions): Promise<void> {

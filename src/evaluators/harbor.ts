@@ -4,6 +4,7 @@ import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { SandboxFile } from '../core/sandbox.ts';
 import type { ExecResult, Runtime } from '../runtimes/runtime.ts';
+import { ONLY_USERS } from '../schema/index.ts';
 import { carryPaths } from './carried-paths.ts';
 import { isRuntimeFailure, requireWorking, type Timed, tailOf, withinTime } from './commands.ts';
 import type { Evaluation, EvaluationContext, Evaluator } from './evaluator.ts';
@@ -67,10 +68,19 @@ export function harborEvaluator(clock: Clock, hostSource: HostSource): Evaluator
       if (runtime.isolation === 'none') {
         throw new FloeError('evaluator_failed', 'harbor: needs an isolated runtime, because it uses /tests and /logs');
       }
+      refuseUser(config.user, runtime);
       const run = { context, config, hostSource, clock, signal };
       return freshRuntime === null ? gradeInPlace(run) : gradeFresh(run, freshRuntime);
     },
   };
+}
+
+/** Throws `evaluator_failed` for a user who cannot exist in the runtime, which is no fault of the agent. */
+function refuseUser(user: HarborEvaluatorConfig['user'], { backend }: Runtime): void {
+  const only = ONLY_USERS[backend];
+  if (only !== 'root' || user === null || user === 0 || user === only) return;
+  const message = `harbor: config.user: is ${user}, and a sandbox of ${backend} has only the user ${only}`;
+  throw new FloeError('evaluator_failed', message, { user });
 }
 
 async function gradeInPlace(run: Run): Promise<Evaluation> {

@@ -1,5 +1,6 @@
 import { parseAs } from '../core/parse.ts';
 import {
+  ONLY_USERS,
   type PrepareAction,
   type RuntimeBackend,
   type TaskRequest,
@@ -8,7 +9,7 @@ import {
 } from '../schema/index.ts';
 import type { HarborMcpServer, Healthcheck } from './config.ts';
 import type { HarborTask } from './task.ts';
-import { unsupported } from './task-file.ts';
+import { isRoot, unsupported } from './task-file.ts';
 import { type HostVariables, resolveVariables } from './variables.ts';
 
 /** Time limit in seconds of an agent whose task states none. */
@@ -43,6 +44,8 @@ export type FloeTaskOptions = {
   readonly hostVariables: HostVariables;
   /** Whether tasks may use the network. A task that asks for the public network is refused without it; one that states nothing runs without. */
   readonly allowNetwork: boolean;
+  /** Whether the users that a task names are ignored where the sandboxes of the runtime have one user. Such a task is refused otherwise. */
+  readonly ignoreUsers: boolean;
   /** Whether the agent gets the MCP servers and skills of the task. */
   readonly withTools: boolean;
 };
@@ -79,7 +82,7 @@ export function floeTask(task: HarborTask, options: FloeTaskOptions): TaskReques
         script: verifier.script,
         grading: verifier.grading,
         timeout: verifier.seconds,
-        user: verifier.user,
+        user: userOf(task, 'verifier.user', verifier.user, options),
         artifacts: verifier.carried ?? [],
         collect: verifier.collect.map(({ command, seconds }) => ({ command, timeout: seconds })),
       },
@@ -88,6 +91,23 @@ export function floeTask(task: HarborTask, options: FloeTaskOptions): TaskReques
     metadata: { ...task.metadata, harbor: { name: task.name, dir: task.dir } },
   };
   return parseAs(taskRequestSchema, request, file);
+}
+
+/** Returns the user that runs commands of a task; `null` for the user of the sandbox. */
+function userOf(
+  { file }: HarborTask,
+  key: string,
+  user: HarborTask['verifier']['user'],
+  { backend, ignoreUsers }: FloeTaskOptions,
+): HarborTask['verifier']['user'] {
+  const only = ONLY_USERS[backend];
+  if (only === undefined) return user;
+  if (isRoot(user) || user === only || ignoreUsers) return null;
+  throw unsupported(
+    file,
+    key,
+    `is ${user}, and a sandbox of ${backend} has only the user ${only}; --ignore-users runs all as this one`,
+  );
 }
 
 function workdirOf(task: HarborTask, ofImage: string | null): string {

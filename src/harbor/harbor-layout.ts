@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { type HarborConfig, type HarborStep, harborConfigSchema } from './config.ts';
 import type { HarborTask, ImageSource, NetworkMode } from './task.ts';
-import { isFile, isFolder, missingFile, unsupported } from './task-file.ts';
+import { isFile, isFolder, isRoot, missingFile, unsupported } from './task-file.ts';
 import { readTomlFile } from './toml-file.ts';
 
 /** Directory in the sandbox into which a Harbor agent writes files that are always kept. */
@@ -76,7 +76,7 @@ function refuseUnsupported(config: HarborConfig, file: string): void {
   for (const phase of [config, ...steps]) {
     const key = phase === config ? '' : 'steps.0.';
     const { user } = phase.agent;
-    if (user !== null && user !== 'root' && user !== 0) {
+    if (!isRoot(user)) {
       refuse(
         `${key}agent.user`,
         `is ${user}, and floe runs agents as the user of the sandbox, which is root in a container`,
@@ -156,7 +156,7 @@ async function verifierOf(
   for (const [index, { service, user }] of collect.entries()) {
     const at = `verifier.collect.${index}`;
     if (service !== 'main') throw unsupported(file, `${at}.service`, 'floe runs one container for each session');
-    if (user !== null && user !== 'root' && user !== 0) {
+    if (!isRoot(user)) {
       throw unsupported(file, `${at}.user`, 'the command runs as the user of the sandbox');
     }
   }

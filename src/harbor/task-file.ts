@@ -47,6 +47,11 @@ export function missingFile(path: string, why: string): FloeError {
   return new FloeError('setup_failed', `${path} does not exist: ${why}`, { file: path });
 }
 
+/** Whether a user is root, or not stated. */
+export function isRoot(user: string | number | null): boolean {
+  return user === null || user === 'root' || user === 0;
+}
+
 /** Whether a path is a regular file. */
 export function isFile(path: string): Promise<boolean> {
   return stat(path).then(

@@ -127,6 +127,7 @@ export {
   environmentSchema,
   hostPatternSchema,
   type Isolation,
+  ONLY_USERS,
   type PrepareAction,
   prepareActionSchema,
   type RuntimeBackend,

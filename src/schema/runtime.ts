@@ -27,6 +27,9 @@ export const environmentSchema = z.record(
 export const runtimeBackendSchema = z.enum(['bubblewrap', 'docker', 'podman', 'apptainer', 'local', 'none']);
 export type RuntimeBackend = z.infer<typeof runtimeBackendSchema>;
 
+/** The only user of a sandbox, by back end, where commands cannot run as another user. */
+export const ONLY_USERS: Partial<Record<RuntimeBackend, string>> = { bubblewrap: 'agent', apptainer: 'root' };
+
 /** What separates the commands of a session from the machine. */
 export const isolationSchema = z
   .enum(['none', 'namespaces', 'container'])

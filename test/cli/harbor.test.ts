@@ -25,9 +25,9 @@ describe('floe harbor', () => {
     ],
     ['two reference agents', ['run', 'TASK', '--oracle', '--noop'], '--oracle and --noop exclude each other'],
     [
-      'a runtime that builds no images',
-      ['check', 'TASK', '--backend', 'bubblewrap'],
-      '--image is needed with --backend bubblewrap',
+      'a runtime without images',
+      ['check', 'TASK', '--backend', 'local'],
+      '--backend local: a Harbor task needs a sandbox with an image',
     ],
     [
       'a variable that is not set',
@@ -129,6 +129,41 @@ describeIf(await dockerMissing(), 'floe harbor in Docker', () => {
     const { code, output } = await inDocker('check', folder);
     expect(output.match(/as expected/g)).toHaveLength(4);
     expect(code).toBe(0);
+  }, 120_000);
+
+  it('builds images for bubblewrap, which has no engine, and keeps them in the image store', async () => {
+    const test = 'grep -qx stored built.txt && grep -qx hello greeting.txt';
+    const files = {
+      ...HARBOR_FILES,
+      'environment/Dockerfile': 'FROM base\nWORKDIR /srv/app\nRUN echo stored > built.txt\n',
+      'tests/test.sh': `if ${test}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n`,
+    };
+    const folder = folderWith(files);
+    const store = folderWith({});
+    const check = (...more: string[]) =>
+      run(
+        [
+          process.execPath,
+          CLI,
+          'harbor',
+          'check',
+          folder,
+          '--backend',
+          'bubblewrap',
+          '--build-network',
+          'none',
+          ...more,
+        ],
+        {
+          FLOE_IMAGE_DIR: store,
+        },
+      );
+    const first = await check('--docker-socket', docker.socketPath);
+    expect(first.output).toContain('building the image');
+    expect(first.output).toMatch(/oracle +1 .*as expected\n.*noop +0 /);
+    const second = await check('--docker-socket', '/nowhere');
+    expect(second.output).not.toContain('building the image');
+    expect(second.output).toMatch(/oracle +1 .*as expected/);
   }, 120_000);
 
   it('runs a task with a harness and the simulated engine, and writes its traces', async () => {

@@ -113,6 +113,14 @@ describeIf(missing, 'the evaluator harbor', () => {
     expect(unknown).toMatchObject({ reward: 0, details });
   });
 
+  it('rejects with evaluator_failed for another user than root where the runtime has only root', async () => {
+    const real = await sandbox();
+    const runtime = new Proxy(real, { get: (of, key) => (key === 'backend' ? 'apptainer' : Reflect.get(of, key, of)) });
+    const graded = grade(PASS, { runtime, config: { user: 'nobody' } });
+    const message = 'harbor: config.user: is nobody, and a sandbox of apptainer has only the user root';
+    await expect(graded).rejects.toMatchObject({ code: 'evaluator_failed', message });
+  });
+
   it('reads the summary of pytest from the output', async () => {
     const test = 'echo "=== short test summary info ==="; echo "PASSED t.py::a"; echo "FAILED t.py::b"';
     const graded = await grade(test, { config: { grading: 'pytest_summary' } });

@@ -10,6 +10,7 @@ const OPTIONS: FloeTaskOptions = {
   image: { reference: 'floe-harbor-greeting:1', workdir: '/srv' },
   hostVariables: {},
   allowNetwork: false,
+  ignoreUsers: false,
   withTools: true,
 };
 
@@ -19,6 +20,20 @@ async function converted(toml: string, options: Partial<FloeTaskOptions> = {}, f
 }
 
 describe('the floe task of a Harbor task', () => {
+  it('refuses a user whom the sandboxes of the runtime lack, unless users are ignored', async () => {
+    const toml = '[verifier]\nuser = "dev"\n';
+    await expect(converted(toml, { backend: 'apptainer' })).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringMatching(
+        /task\.toml: verifier\.user: is dev, and a sandbox of apptainer has only the user root; --ignore-users/,
+      ),
+    });
+    const { task } = await converted(toml, { backend: 'apptainer', ignoreUsers: true });
+    expect(task.evaluator?.config.user).toBeNull();
+    const root = await converted('[verifier]\nuser = "root"\n', { backend: 'bubblewrap' });
+    expect(root.task.evaluator?.config.user).toBeNull();
+  });
+
   it('has its instruction, image, limits and verifier', async () => {
     const toml =
       '[agent]\ntimeout_sec = 30\n[verifier]\ntimeout_sec = 20\nuser = "dev"\n[environment]\ncpus = 2\nmemory_mb = 512\n';

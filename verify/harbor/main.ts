@@ -1,22 +1,33 @@
-// `npm run verify -- harbor`: runs the tasks in examples/harbor in Docker and Podman: with their reference solutions, which must get the reward 1,
+// `npm run verify -- harbor`: runs the tasks in examples/harbor in Docker, Podman and Apptainer: with their reference solutions, which must get the reward 1,
 // without an agent, which must get 0, and with the harnesses pi and shell and the simulated engine. Builds the base image of packages of
-// this machine. Ends, for each engine, with "harbor: docker, tasks T, as expected E of N, sessions S, completed C, rewarded R".
+// this machine. Ends, for each runtime, with "harbor: docker, tasks T, as expected E of N, sessions S, completed C, rewarded R".
 //
-//   npm run verify -- harbor [--samples N] [--json [FILE]]
-import { spawn } from 'node:child_process';
+//   npm run verify -- harbor [--samples N] [--only TEXT] [--json [FILE]]
+//
+// Apptainer runs as a user without root privileges, and a rootless Podman builds its images. `--only` selects the runtimes whose name contains TEXT.
+import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
+import { harnessDir } from '../../src/cli/home.ts';
 import { packageRoot } from '../../src/core/package-root.ts';
+import { installHarness } from '../../src/harnesses/install/install.ts';
+import type { RuntimeBackend } from '../../src/schema/index.ts';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { debianImageMissing, makeDebianImage } from '../fixtures/debian-image.ts';
+import type { PrivateEngine } from '../services/container-engine.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';
 import { podmanMissing, startPodmanService } from '../services/podman-service.ts';
+import { findTool } from '../services/tools.ts';
+import { APPTAINER_VARIABLE, asUnprivilegedUser, unprivilegedMissing } from '../services/unprivileged.ts';
 
 const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({ args: [...args], options: { samples: { type: 'string', default: '3' } } });
+const { values: options } = parseArgs({
+  args: [...args],
+  options: { samples: { type: 'string', default: '3' }, only: { type: 'string', default: '' } },
+});
 
 /** Packages of the base image: the programs of the tasks, and those that floe needs. */
 const PACKAGES = [
@@ -34,7 +45,7 @@ type Row = {
   readonly mean_reward: number | null;
 };
 
-/** What was counted with one container engine. */
+/** What was counted with one runtime. */
 type Totals = {
   readonly backend: string;
   readonly tasks: number;
@@ -52,30 +63,42 @@ async function floe(words: readonly string[]): Promise<Record<string, unknown>> 
   return JSON.parse(await text(child.stdout)) as Record<string, unknown>;
 }
 
+/** How the tasks are run on one runtime. */
+type Variant = {
+  readonly backend: RuntimeBackend;
+  /** Why the runtime cannot be used; `null` when it can. */
+  readonly missing: string | null;
+  /** Starts the container engine that builds the images. */
+  readonly start: () => Promise<PrivateEngine>;
+  /** Options of floe in addition to those of the engine. */
+  readonly more: readonly string[];
+};
+
+async function variants(): Promise<Variant[]> {
+  const apptainer = process.env[APPTAINER_VARIABLE] ?? findTool('apptainer');
+  const noApptainer = apptainer === null ? 'apptainer is not installed: npm run verify -- install' : null;
+  // An Apptainer sandbox has one user, and one of the tasks names another.
+  const more = ['--apptainer-command', apptainer ?? '', '--ignore-users'];
+  return [
+    { backend: 'docker', missing: await dockerMissing(), start: startDockerDaemon, more: [] },
+    { backend: 'podman', missing: podmanMissing(), start: startPodmanService, more: [] },
+    { backend: 'apptainer', missing: noApptainer ?? podmanMissing(), start: startPodmanService, more },
+  ];
+}
+
 async function main(): Promise<void> {
-  const engines = {
-    docker: { missing: await dockerMissing(), start: startDockerDaemon },
-    podman: { missing: podmanMissing(), start: startPodmanService },
-  };
   const imageMissing = debianImageMissing(PACKAGES);
   const dir = mkdtempSync(join(tmpdir(), 'floe-harbor-'));
   const totals: Totals[] = [];
   try {
     if (imageMissing === null) makeDebianImage(dir, PACKAGES);
-    for (const [backend, { missing, start }] of Object.entries(engines)) {
+    for (const variant of await variants()) {
+      const { backend, missing } = variant;
+      if (!backend.includes(options.only)) continue;
       const reason = imageMissing ?? missing;
-      if (reason !== null) {
-        console.log(`harbor: ${backend} is skipped, because ${reason}`);
-        continue;
-      }
-      const engine = await start();
-      try {
-        await engine.importImage(BASE_IMAGE, join(dir, 'root'));
-        const socket = [`--${backend}-socket`, engine.socketPath];
-        totals.push(await runAll(backend, ['--backend', backend, ...socket, '--build-network', 'none']));
-      } finally {
-        await engine.stop();
-      }
+      if (reason !== null) console.log(`harbor: ${backend} is skipped, because ${reason}`);
+      else if (backend === 'apptainer' && process.getuid?.() === 0) totals.push(...(await runAsUser(backend)));
+      else totals.push(await runOn(variant, dir));
     }
   } finally {
     rmSync(dir, { recursive: true, force: true });
@@ -84,13 +107,57 @@ async function main(): Promise<void> {
   if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(totals, null, 1)}\n`);
 }
 
+async function runOn({ backend, start, more }: Variant, dir: string): Promise<Totals> {
+  const engine = await start();
+  // A store of its own, so that every image is built.
+  const previous = process.env.FLOE_IMAGE_DIR;
+  process.env.FLOE_IMAGE_DIR = join(dir, 'images');
+  try {
+    await engine.importImage(BASE_IMAGE, join(dir, 'root'));
+    const socket =
+      backend === 'docker' ? ['--docker-socket', engine.socketPath] : ['--podman-socket', engine.socketPath];
+    return await runAll(backend, ['--backend', backend, ...socket, ...more, '--build-network', 'none']);
+  } finally {
+    if (previous === undefined) delete process.env.FLOE_IMAGE_DIR;
+    else process.env.FLOE_IMAGE_DIR = previous;
+    await engine.stop();
+  }
+}
+
+/** Runs the tasks on a runtime as a user without root privileges, in a process of its own. */
+async function runAsUser(backend: string): Promise<Totals[]> {
+  const missing = unprivilegedMissing();
+  if (missing !== null) {
+    console.log(`harbor: ${backend} is skipped, because ${missing}`);
+    return [];
+  }
+  const words = [process.argv[1] ?? '', '--only', backend, '--samples', options.samples, '--json'];
+  const log = (text: string): void => console.error(text);
+  const pi = (await installHarness('pi', { cacheDir: harnessDir(), log })) ?? '';
+  const place = join('harnesses', 'pi');
+  const command = asUnprivilegedUser([process.execPath, ...words], { [join(place, basename(pi))]: pi });
+  try {
+    const env = { ...command.env, FLOE_HARNESS_DIR: join(command.env.HOME ?? '', 'harnesses') };
+    const { status, stdout } = spawnSync(command.program, command.args, {
+      ...{ cwd: packageRoot(), env, encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'] },
+    });
+    const lines = stdout.trimEnd().split('\n');
+    const last = lines.pop() ?? '';
+    console.log(lines.join('\n'));
+    if (status !== 0) process.exitCode = 1;
+    return last.startsWith('[') ? (JSON.parse(last) as Totals[]) : [];
+  } finally {
+    command.remove();
+  }
+}
+
 async function runAll(backend: string, setup: readonly string[]): Promise<Totals> {
   const checked = (await floe(['harbor', 'check', TASKS, ...setup])) as { results?: Reference[]; error?: unknown };
   if (checked.results === undefined) throw new Error(`floe harbor check failed: ${JSON.stringify(checked.error)}`);
   const { results } = checked;
   console.log('| task | agent | reward |\n|---|---|---|');
   for (const { task, agent, reward } of results) console.log(`| ${task} | ${agent} | ${reward} |`);
-  const engine = ['--sim', '--scenario', join(TASKS, 'scenario.yaml'), '--samples', options.samples ?? '3'];
+  const engine = ['--sim', '--scenario', join(TASKS, 'scenario.yaml'), '--samples', options.samples];
   const agent = readFileSync(join(packageRoot(), 'verify', 'harbor', 'agent.py'), 'utf8');
   const harnesses = { pi: ['--harness', 'pi'], shell: ['--harness', 'shell', '--custom-shell', pythonCommand(agent)] };
   const rows: (Row & { harness: string })[] = [];

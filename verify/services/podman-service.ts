@@ -13,7 +13,7 @@ const CLEANUP = `podman rm --all --force --time=0
 [ "$(id -u)" -eq 0 ] || podman system migrate`;
 
 /** The files and environment of a private Podman. */
-type PodmanHome = { readonly dir: string; readonly env: Readonly<Record<string, string>> };
+export type PodmanHome = { readonly dir: string; readonly env: Readonly<Record<string, string>> };
 
 /**
  * Returns why Podman cannot run a container on this machine, and the command that changes that if there is one; `null` when it can. Runs a
@@ -53,7 +53,7 @@ export async function startPodmanService(): Promise<PrivateEngine> {
 }
 
 /** Creates a directory with the configuration of a Podman that keeps all its files there. */
-function podmanHome(): PodmanHome {
+export function podmanHome(): PodmanHome {
   const dir = mkdtempSync(join(tmpdir(), 'floe-podman-'));
   const [containers, storage] = [join(dir, 'containers.conf'), join(dir, 'storage.conf')];
   writeFileSync(containers, CONTAINERS_CONF(dir));

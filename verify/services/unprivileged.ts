@@ -14,12 +14,15 @@ const PATH = '/usr/local/bin:/usr/bin:/bin';
 export const APPTAINER_VARIABLE = 'FLOE_TEST_APPTAINER';
 
 /**
- * Shell script that makes a directory of root visible for other users and replaces itself by a command. Arguments: the directory, or an empty
- * string for none; where it is mounted; the command.
+ * Shell script that makes directories of root visible for other users and replaces itself by a command. Arguments: the number of directories;
+ * each directory and where it is mounted; the command.
  */
 const MOUNT_SCRIPT = `set -e
-[ -z "$1" ] || mount --rbind "$1" "$2"
-shift 2
+count=$1; shift
+while [ "$count" -gt 0 ]; do
+  mount --rbind "$1" "$2"
+  count=$((count - 1)); shift 2
+done
 exec "$@"`;
 
 /** Returns why no program can be run as another user; `null` when one can. */
@@ -42,15 +45,25 @@ export type UnprivilegedCommand = {
   readonly remove: () => void;
 };
 
-/** Returns the command that runs `argv` as the user without privileges, in a new home directory. */
-export function asUnprivilegedUser(argv: readonly string[]): UnprivilegedCommand {
+/**
+ * Returns the command that runs `argv` as the user without privileges, in a new home directory. `folders` are folders of root that the user
+ * sees in this directory, under the given names.
+ */
+export function asUnprivilegedUser(
+  argv: readonly string[],
+  folders: Readonly<Record<string, string>> = {},
+): UnprivilegedCommand {
   const home = mkdtempSync(join(tmpdir(), 'floe-user-'));
   chownSync(home, USER, USER);
   const apptainer = findTool('apptainer');
   const folder = join(home, 'apptainer');
-  mkdirSync(folder);
-  const mounts = apptainer === null ? ['', ''] : [dirname(apptainer), folder];
-  const unshare = ['--mount', '--propagation', 'private', '--', '/bin/sh', '-c', MOUNT_SCRIPT, 'sh', ...mounts];
+  const mounts = [
+    ...(apptainer === null ? [] : [[dirname(apptainer), folder]]),
+    ...Object.entries(folders).map(([name, path]) => [path, join(home, name)]),
+  ];
+  for (const [, target] of mounts) mkdirSync(target as string, { recursive: true });
+  const script = [MOUNT_SCRIPT, 'sh', String(mounts.length), ...mounts.flat()];
+  const unshare = ['--mount', '--propagation', 'private', '--', '/bin/sh', '-c', ...script];
   return {
     program: 'unshare',
     args: [...unshare, 'setpriv', ...DROP, ...argv],

@@ -50,7 +50,7 @@ type Entry = {
  */
 export async function buildImage(engine: ContainerEngine, build: ImageBuild, signal: AbortSignal): Promise<string> {
   const entries = await contextEntries(build);
-  const reference = `${build.name}:${await hashOf(entries, build, signal)}`;
+  const reference = await referenceOf(entries, build, signal);
   if ((await engine.image(reference, signal)) !== null) return reference;
   build.onStart?.();
   const query = new URLSearchParams({ t: reference, dockerfile: build.dockerfile, rm: '1', forcerm: '1' });
@@ -77,6 +77,15 @@ export async function buildImage(engine: ContainerEngine, build: ImageBuild, sig
     limited.release();
   }
   return reference;
+}
+
+/** Returns the reference under which {@link buildImage} builds an image: `<name>:<hash of the context>`. */
+export async function contextReference(build: ImageBuild, signal: AbortSignal): Promise<string> {
+  return referenceOf(await contextEntries(build), build, signal);
+}
+
+async function referenceOf(entries: readonly Entry[], build: ImageBuild, signal: AbortSignal): Promise<string> {
+  return `${build.name}:${await hashOf(entries, build, signal)}`;
 }
 
 /** Returns a name for the image of a task: lower-case letters, digits, `.`, `_` and `-`. */
@@ -164,7 +173,8 @@ function messageOf(line: string): BuildMessage {
   }
 }
 
-function buildError(reference: string, reason: string, output: readonly string[]): FloeError {
+/** Returns the error for a build that failed, with the end of its output in the message. */
+export function buildError(reference: string, reason: string, output: readonly string[]): FloeError {
   const tail = output.join('').trimEnd().split('\n').slice(-QUOTED_LINES).join('\n');
   const message = `the image ${reference} could not be built: ${reason}${tail === '' ? '' : `\n${tail}`}`;
   return new FloeError('setup_failed', message, { image: reference, reason, output: tail });

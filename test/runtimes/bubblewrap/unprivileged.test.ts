@@ -11,6 +11,7 @@ it('passes the tests of contract, isolation, snapshots, inheritance, system call
     'runtimes/contract',
     'runtimes/tools',
     'runtimes/apptainer/provider',
+    'sandbox-images/sif',
     'runtimes/bubblewrap/isolation',
     'runtimes/bubblewrap/snapshot',
     'runtimes/bubblewrap/inheritance',
