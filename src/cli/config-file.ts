@@ -32,6 +32,7 @@ const nodeSettingsSchema = gatewayConfigSchema.pick({
   math_python: true,
   images: true,
   egress_hosts: true,
+  prepared: true,
   evaluators: true,
   post_run_hooks: true,
 });

@@ -54,6 +54,7 @@ class CallMetrics {
   private readonly syncs: Histogram;
   private readonly journal: Gauge;
   private readonly starts: Histogram<'runtime'>;
+  private readonly prepared: Counter<'how'>;
   private readonly kills: Counter<'runtime' | 'reason'>;
 
   constructor(registry: Registry) {
@@ -96,6 +97,12 @@ class CallMetrics {
       buckets: START_SECONDS,
       registers,
     });
+    this.prepared = new Counter({
+      name: 'floe_sandbox_prepared_total',
+      help: 'Sandboxes of tasks with share_prepared: prepared with a snapshot kept, prepared alone, or started from a snapshot (reused)',
+      labelNames: ['how'],
+      registers,
+    });
     this.kills = new Counter({
       name: 'floe_sandbox_kills_total',
       help: 'Commands that floe killed: over the memory or process limit, past a deadline, or no longer needed',
@@ -117,6 +124,8 @@ class CallMetrics {
 
   readonly recordStart = (runtime: string, tookMs: number): void =>
     this.starts.observe({ runtime }, tookMs / MS_PER_SECOND);
+
+  readonly recordPrepared = (how: string): void => this.prepared.inc({ how });
 
   readonly recordKill = (runtime: string, reason: string): void => this.kills.inc({ runtime, reason });
 

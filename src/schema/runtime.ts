@@ -108,6 +108,12 @@ export const runtimeSpecSchema = z
       .nullable()
       .default(null)
       .describe("prepare actions for the evaluator's fresh runtime; null uses `prepare`"),
+    share_prepared: z
+      .boolean()
+      .default(false)
+      .describe(
+        'whether the node may run the prepare actions once and start further sandboxes with equal settings from a snapshot of the prepared files',
+      ),
     env: environmentSchema.default({}),
     network: z
       .enum(['none', 'proxy', 'allowlist', 'host'])

@@ -74,6 +74,15 @@ export const gatewayConfigSchema = z.strictObject({
     .describe(
       'most concurrent sandbox starts by back end; a back end without an entry is limited only by the INIT workers',
     ),
+  prepared: z
+    .strictObject({
+      max_count: z.int().min(0).max(10_000).default(8),
+      max_mb: z.int().min(0).default(2048),
+    })
+    .prefault({})
+    .describe(
+      'most snapshots of prepared sandboxes that are kept for tasks with `runtime.share_prepared`, and their memory in MiB, in addition to that of sessions',
+    ),
   engines: z
     .array(engineSpecSchema)
     .default([])

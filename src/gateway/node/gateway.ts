@@ -25,6 +25,7 @@ import { nodeImages } from '../../sandbox-images/node-images.ts';
 import { AttemptRecords } from '../recovery/attempt-records.ts';
 import { Recovery } from '../recovery/recovery.ts';
 import { openStateDir, type ReapedCounts } from '../recovery/state-dir.ts';
+import { PreparedSnapshots } from '../session/prepared-snapshots.ts';
 import { proxySocketsIn } from '../session/proxy-sockets.ts';
 import { Sandboxes, StartLimits } from '../session/sandbox.ts';
 import { runSession, sandboxNames } from '../session/session-runner.ts';
@@ -128,7 +129,14 @@ async function assemble(
   await proxy.listen(config.proxy);
   cleanups.push(() => proxy.close());
 
+  const prepared = new PreparedSnapshots({
+    maxCount: config.prepared.max_count,
+    maxBytes: config.prepared.max_mb * MIB,
+    onStart: calls.recordPrepared,
+  });
+  cleanups.push(() => prepared.close());
   const sandboxes = new Sandboxes({
+    prepared,
     providers: createRuntimeProviders({
       spawner,
       clock,
@@ -256,7 +264,8 @@ async function assemble(
     log,
     owner,
     sessionsDir: state.sessions,
-    expectedNames: () => new Set(agent.live().flatMap(({ lease }) => Object.values(sandboxNames(lease)))),
+    expectedNames: () =>
+      new Set([...agent.live().flatMap(({ lease }) => Object.values(sandboxNames(lease))), ...prepared.sandboxes]),
     onLeaked: (count) => metrics.leaked.inc({ when: 'running' }, count),
   });
   janitor.start();

@@ -2,8 +2,18 @@ import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { Semaphore } from '../../core/semaphore.ts';
 import { runPrepare } from '../../runtimes/prepare.ts';
-import type { KillReason, Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../../runtimes/runtime.ts';
+import type {
+  KillReason,
+  Runtime,
+  RuntimeDescription,
+  RuntimeProblem,
+  RuntimeProvider,
+  RuntimeSnapshot,
+  StartRequest,
+} from '../../runtimes/runtime.ts';
 import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../../schema/index.ts';
+import { preparedKey } from './prepared-key.ts';
+import type { PreparedSnapshots } from './prepared-snapshots.ts';
 
 /** Counts of the sandboxes of one back end, such as bubblewrap, that are starting or wait for their start. */
 type StartCount = {
@@ -70,6 +80,8 @@ export type SandboxOptions = {
   readonly allowLocal: boolean;
   readonly uploadRoots: readonly string[];
   readonly startLimits: StartLimits;
+  /** Snapshots of prepared sandboxes. By default none are kept. */
+  readonly prepared?: PreparedSnapshots;
   /** Functions that record the metrics of each started sandbox and each killed command. By default nothing is recorded. */
   readonly observer?: SandboxObserver;
 };
@@ -89,6 +101,8 @@ export class Sandboxes {
   private readonly options: SandboxOptions;
   /** Result of the probe of each back end. A back end is probed once, because an operator who repairs it must restart the node. */
   private readonly probes = new Map<RuntimeBackend, Promise<RuntimeProblem | null>>();
+
+  private readonly descriptions = new Map<RuntimeBackend, Promise<RuntimeDescription | null>>();
 
   constructor(options: SandboxOptions) {
     this.options = options;
@@ -111,11 +125,26 @@ export class Sandboxes {
   }
 
   /**
-   * Starts a sandbox and runs its prepare actions. Gives `permit` back after the start, even if the start failed. Rejects with
+   * Starts a sandbox and runs its prepare actions, or starts it with the files of another one of the same preparation, where the task allows
+   * that. Gives `permit` back after the start, even if the start failed. Rejects with
    * `runtime_unavailable` or with the error of the provider or a prepare action. When a prepare action fails, the sandbox is stopped before
    * the promise rejects.
    */
   async start(
+    request: StartRequest,
+    prepare: readonly PrepareAction[],
+    permit: StartPermit,
+    signal: AbortSignal,
+  ): Promise<Runtime> {
+    const { prepared } = this.options;
+    const key = prepared === undefined ? null : await this.sharedKey(request.spec, prepare);
+    const prepareOne = (): Promise<Runtime> => this.startPrepared(request, prepare, permit, signal);
+    if (prepared === undefined || key === null) return prepareOne();
+    const reuse = (snapshot: RuntimeSnapshot): Promise<Runtime> => this.startRuntime({ ...request, snapshot }, signal);
+    return prepared.start(key, { prepare: prepareOne, reuse, onWait: permit }, signal).finally(permit);
+  }
+
+  private async startPrepared(
     request: StartRequest,
     prepare: readonly PrepareAction[],
     permit: StartPermit,
@@ -129,6 +158,19 @@ export class Sandboxes {
       await runtime.stop();
       throw error;
     }
+  }
+
+  /** Returns the key of a preparation that sandboxes may share; `null` when each sandbox is prepared. */
+  private async sharedKey(spec: RuntimeSpec, prepare: readonly PrepareAction[]): Promise<string | null> {
+    if (!spec.share_prepared || prepare.length === 0) return null;
+    const backend = this.backendOf(spec);
+    const provider = this.options.providers.get(backend);
+    if (provider === undefined) return null;
+    const described = this.descriptions.get(backend) ?? provider.describe().catch(() => null);
+    this.descriptions.set(backend, described);
+    if ((await described)?.capabilities.snapshots.files !== 'all') return null;
+    // An upload that is refused or missing is reported by the preparation.
+    return preparedKey(backend, spec, prepare, this.options.uploadRoots).catch(() => null);
   }
 
   private async startRuntime(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
