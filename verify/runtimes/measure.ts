@@ -28,8 +28,8 @@ const CONCURRENCY = 8;
 /** Tree of files of which snapshots are taken: its files and the bytes of each, 100 MB in all, and the number of snapshots and restores. */
 const TREE_FILES = 1_000;
 const TREE_FILE_BYTES = 100_000;
-const SNAPSHOTS = 15;
-const RESTORES = 20;
+const SNAPSHOTS = 10;
+const RESTORES = 15;
 
 const IMAGE = 'floe-measure';
 const never = new AbortController().signal;
@@ -70,7 +70,7 @@ async function measure(backend: RuntimeBackend): Promise<Measurement> {
   try {
     const directory = join(dir, 'image');
     mkdirSync(directory);
-    makeImage(directory);
+    makeImage(directory, ['split']);
     await engine?.importImage(IMAGE, directory);
     const image = engine !== null ? IMAGE : backend === 'apptainer' ? directory : null;
     const stateDir = join(dir, 'state');
@@ -141,7 +141,8 @@ async function snapshots(start: () => Promise<Runtime>): Promise<SnapshotTimes> 
     [],
     [],
   ];
-  const makeTree = `i=0; while [ $i -lt ${TREE_FILES} ]; do head -c ${TREE_FILE_BYTES} /dev/zero >f$i; i=$((i + 1)); done; echo one >note`;
+  const bytes = TREE_FILES * TREE_FILE_BYTES;
+  const makeTree = `head -c ${bytes} /dev/zero | split -a 3 -b ${TREE_FILE_BYTES} - f; echo one >note`;
   const timed = async (into: number[], work: () => Promise<unknown>): Promise<void> => {
     into.push(...(await times(1, async () => void (await work()))));
   };
@@ -157,13 +158,13 @@ async function snapshots(start: () => Promise<Runtime>): Promise<SnapshotTimes> 
       snapshot = await runtime.snapshot(never);
     });
     await timed(afterTakenMs, () => command(runtime, 'cat note', 'one\n'));
-    await command(runtime, 'cat f* | wc -c | tr -d " "', `${TREE_FILES * TREE_FILE_BYTES}\n`);
+    await command(runtime, 'cat f* | wc -c', `${bytes}\n`);
     for (let round = 0; index === 0 && snapshot !== null && round < RESTORES; round += 1) {
       const taken: RuntimeSnapshot = snapshot;
-      await command(runtime, 'echo two >note; rm f1; echo x >new', '');
+      await command(runtime, 'echo two >note; rm faab; echo x >new', '');
       await timed(restoredMs, () => runtime.restore(taken, never));
       await timed(afterRestoredMs, () =>
-        command(runtime, 'cat note; test -e new || wc -c <f1', `one\n${TREE_FILE_BYTES}\n`),
+        command(runtime, 'cat note; test -e new || wc -c <faab', `one\n${TREE_FILE_BYTES}\n`),
       );
     }
     await (snapshot as RuntimeSnapshot | null)?.release();
