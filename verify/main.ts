@@ -66,6 +66,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'agents that cheat, break out of their sandbox or use up resources, beside honest sessions',
     load: () => import('./hostile/main.ts'),
   },
+  cheats: {
+    summary: 'agents that try to get a reward without doing their work, and honest ones, in three back ends',
+    load: () => import('./cheats/main.ts'),
+  },
   conformance: {
     summary: 'official SDKs and agent frameworks, which it installs, drive the proxy',
     load: () => import('./conformance/main.ts'),

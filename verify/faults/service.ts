@@ -61,6 +61,8 @@ export type ServiceOptions = {
   /** The PostgreSQL server that stores the database; `null` or absent for SQLite. */
   readonly postgres?: PostgresCluster | null;
   readonly sim?: SimOptions;
+  /** Whether the simulated engine is also in the pool `judge` of the gateways. The default is false. */
+  readonly judge?: boolean;
   /** Settings that override the configuration of the servers. */
   readonly serverConfig?: Partial<RolloutConfigInput>;
   /** Returns settings that override the configuration of the gateway with the given index. */
@@ -229,7 +231,10 @@ export class Service {
       state_dir: join(this.dir, `gateway-${index}`),
       harness_dir: join(this.dir, 'harnesses'),
       pools: { init: 4, ready: 4, run: 8, postrun: 4 },
-      engines: [{ base_url: this.sim.url }],
+      engines: [
+        { base_url: this.sim.url },
+        ...(this.options.judge ? [{ engine_id: 'judge', base_url: this.sim.url, pool: 'judge' }] : []),
+      ],
       default_backend: 'local',
       heartbeat_seconds: 0.5,
       lease_wait_seconds: 2,

@@ -1,0 +1,15 @@
+// Runs the cheats with Apptainer as the user of this process. The only argument is the setup as JSON. Prints the rows, or the reason why
+// Apptainer does not work, as JSON.
+import { tmpdir } from 'node:os';
+import { killAll } from '../faults/child.ts';
+import { Progress } from '../faults/progress.ts';
+import { runApptainerHere, type Setup } from './backends.ts';
+
+const setup = JSON.parse(process.argv[2] ?? '') as Setup;
+const progress = new Progress();
+try {
+  const show = (left: number): void => progress.show(`apptainer: ${left} sessions left`);
+  process.stdout.write(JSON.stringify(await runApptainerHere({ ...setup, stateDir: tmpdir() }, show)));
+} finally {
+  await killAll();
+}
