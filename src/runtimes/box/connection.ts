@@ -1,5 +1,6 @@
-import { chmod, rm } from 'node:fs/promises';
+import { chmod, type FileHandle, open, rm } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
+import { basename, dirname } from 'node:path';
 import { z } from 'zod';
 import { onAbort } from '../../core/abort.ts';
 import { KIB, MIB } from '../../core/bytes.ts';
@@ -13,6 +14,9 @@ import { MAX_OUTCOME_BYTES, type ToolReply, type ToolRequest } from './tool-mess
 
 /** Maximum length in bytes of the header of a reply. The longest is the first line of a command's output. */
 const REPLY_HEADER_BYTES = 512 * KIB;
+
+/** Maximum length in bytes of the path of a Unix socket on Linux. Node cuts a longer one off without an error. */
+const MAX_SOCKET_PATH_BYTES = 107;
 
 const idSchema = z.int().min(0);
 const countSchema = z.int().min(0);
@@ -283,21 +287,36 @@ export function replyBodyBytes(maxOutputBytes: number): number {
 export class BoxListener {
   private readonly server: Server;
   private readonly socketPath: string;
+  private readonly directory: FileHandle | null;
 
-  private constructor(server: Server, socketPath: string) {
+  /** `directory` is the directory of the socket, if the socket's address contains its descriptor. */
+  private constructor(server: Server, socketPath: string, directory: FileHandle | null) {
     this.server = server;
     this.socketPath = socketPath;
+    this.directory = directory;
   }
 
   static async open(socketPath: string): Promise<BoxListener> {
     const server = createServer();
-    await new Promise<void>((resolve, reject) => {
-      server.once('error', reject);
-      server.listen(socketPath, resolve);
-    });
-    // The directory of the socket protects it on the host. In the sandbox, its user may have another id.
-    await chmod(socketPath, 0o666);
-    return new BoxListener(server, socketPath);
+    // The state directory of a gateway can be longer than the path of a socket. The address of its descriptor never is.
+    const isLong = Buffer.byteLength(socketPath) > MAX_SOCKET_PATH_BYTES;
+    const directory = isLong ? await open(dirname(socketPath)) : null;
+    const listener = new BoxListener(server, socketPath, directory);
+    try {
+      await new Promise<void>((resolve, reject) => {
+        server.once('error', reject);
+        server.listen(
+          directory === null ? socketPath : `/proc/self/fd/${directory.fd}/${basename(socketPath)}`,
+          resolve,
+        );
+      });
+      // The directory of the socket protects it on the host. In the sandbox, its user may have another id.
+      await chmod(socketPath, 0o666);
+      return listener;
+    } catch (error) {
+      await listener.close();
+      throw error;
+    }
   }
 
   /**
@@ -330,7 +349,9 @@ export class BoxListener {
   }
 
   async close(): Promise<void> {
+    // Closing the server removes the socket at its address, so the descriptor in the address is closed afterwards.
     this.server.close();
+    await this.directory?.close();
     await rm(this.socketPath, { force: true });
   }
 }

@@ -1,4 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, symlink } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -44,6 +44,25 @@ describe('the listener for a box server', () => {
       code: 'ENOENT',
     });
     server.destroy();
+  });
+
+  it('listens in a directory whose path is too long for a Unix socket, and leaves no file', async () => {
+    const deep = join(dir, 'd'.repeat(120));
+    await mkdir(deep);
+    await symlink(deep, join(dir, 'short'));
+    const own = await BoxListener.open(join(deep, 'box.sock'));
+    expect(await readdir(deep)).toEqual(['box.sock']);
+    const accepted = own.accept(MAX_BODY_BYTES, new Promise<never>(() => {}), never);
+    const server = connect(join(dir, 'short', 'box.sock'));
+    send(server, { type: 'ready', environment: {} });
+    (await accepted).close();
+    expect(await readdir(deep)).toEqual([]);
+    server.destroy();
+  });
+
+  it('rejects when its directory with a long path does not exist', async () => {
+    const deep = join(dir, 'd'.repeat(120), 'box.sock');
+    await expect(BoxListener.open(deep)).rejects.toMatchObject({ code: 'ENOENT' });
   });
 
   it('rejects with the failure of the sandbox when it ends before its box server is ready', async () => {
