@@ -205,9 +205,13 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
       this.refuseStopped();
       const path = resolve(this.paths.workdir, file.path);
       await this.refuseOutside(path);
-      await mkdir(dirname(path), { recursive: true });
-      // Removes an existing symbolic link at the path first, so that the file is not written through the link.
-      await rm(path, { force: true });
+      try {
+        await mkdir(dirname(path), { recursive: true });
+        // Removes an existing symbolic link at the path first, so that the file is not written through the link.
+        await rm(path, { force: true });
+      } catch (cause) {
+        throw this.fileFailure(path, cause);
+      }
       const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
       await this.withFile(path, flags, async (handle) => {
         await handle.writeFile(file.content);
@@ -348,15 +352,21 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
     throw new FloeError('runtime_failed', `${path} is outside the directory of sandbox ${this.name}`, { path });
   }
 
+  private fileFailure(path: string, cause: unknown): FloeError {
+    return new FloeError('runtime_failed', `sandbox ${this.name}: ${(cause as Error).message}`, { path }, cause);
+  }
+
   private async withFile<T>(path: string, flags: number, use: (handle: FileHandle) => Promise<T>): Promise<T> {
     let handle: FileHandle;
     try {
       handle = await open(path, flags, 0o600);
     } catch (cause) {
-      throw new FloeError('runtime_failed', `sandbox ${this.name}: ${(cause as Error).message}`, { path }, cause);
+      throw this.fileFailure(path, cause);
     }
     try {
       return await use(handle);
+    } catch (cause) {
+      throw FloeError.is(cause) ? cause : this.fileFailure(path, cause);
     } finally {
       await handle.close();
     }

@@ -161,6 +161,15 @@ describe.each(runtimeBackendSchema.options)('the %s runtime', (backend) => {
       expect((await runtime.readFile('twice', 10, never))?.toString()).toBe('new');
     });
 
+    it('rejects with an error code where a folder or a file is in the way of a file', async () => {
+      await sh('mkdir -p way/full; touch way/full/x blocker');
+      for (const path of ['way/full', 'blocker/below', 'blocker/far/below']) {
+        await expect(runtime.writeFiles([{ path, content: 'new' }], never)).rejects.toMatchObject({
+          code: 'runtime_failed',
+        });
+      }
+    });
+
     it('returns null where there is no regular file and never waits for a FIFO', async () => {
       await sh('mkfifo pipe; mkdir -p folder');
       for (const path of ['absent', 'pipe', 'folder', '/dev/zero']) {
