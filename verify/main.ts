@@ -70,6 +70,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'agents that try to get a reward without doing their work, and honest ones, in three back ends',
     load: () => import('./cheats/main.ts'),
   },
+  transfers: {
+    summary: 'uploads, downloads, artifacts, patches and archives with hostile paths and content, in three back ends',
+    load: () => import('./transfers/main.ts'),
+  },
   conformance: {
     summary: 'official SDKs and agent frameworks, which it installs, drive the proxy',
     load: () => import('./conformance/main.ts'),

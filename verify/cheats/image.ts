@@ -62,6 +62,8 @@ export function makeImage(dir: string): string {
   const root = join(dir, 'root');
   cpSync(join(CACHE, 'packages'), join(root, 'usr', 'lib', 'python3', 'dist-packages'), { recursive: true });
   mkdirSync(join(root, 'work'));
+  // Apptainer's user copies the image.
+  chmodSync(join(root, 'root'), 0o755);
   return root;
 }
 

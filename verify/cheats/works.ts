@@ -218,7 +218,7 @@ export function cases(): Work {
     prepare: [{ type: 'write_file', target: 'example', content: '1 2 -> 3\n' }],
     evaluator: {
       strategy: 'code_tests',
-      config: { solution: { path: 'solution.py' }, command: 'python3 solution.py', cases: CASES, time_limit: 5 },
+      config: { solution: { path: 'solution.py' }, command: 'python3 solution.py', cases: CASES, time_limit: 20 },
     },
     solve: 'echo "print(sum(map(int, input().split())))" > solution.py',
   };
