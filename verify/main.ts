@@ -74,6 +74,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'uploads, downloads, artifacts, patches and archives with hostile paths and content, in three back ends',
     load: () => import('./transfers/main.ts'),
   },
+  escape: {
+    summary: 'agents that try to leave their sandbox or use up resources, in every runtime of this machine',
+    load: () => import('./escape/main.ts'),
+  },
   conformance: {
     summary: 'official SDKs and agent frameworks, which it installs, drive the proxy',
     load: () => import('./conformance/main.ts'),

@@ -208,7 +208,10 @@ async function killOnce(service: Service, { kind, calls, n }: KillPoint): Promis
   if (kind === 'gateway' && !service.child('server', 0).isRunning) await service.startServer(0);
   const child = await restart(service, kind, (command) => killAt(command, calls, n));
   if (child === null) return true;
-  return Promise.race([child.exited.then(() => true), sleep(systemClock, REACH_MS).then(() => false)]);
+  const isReached = await Promise.race([child.exited.then(() => true), sleep(systemClock, REACH_MS).then(() => false)]);
+  // Otherwise strace could kill the process later, while the next one that starts waits for it.
+  if (!isReached) await child.kill();
+  return isReached;
 }
 
 async function restart(service: Service, kind: ProcessKind, wrap?: Wrap): Promise<Child | null> {

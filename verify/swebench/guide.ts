@@ -117,7 +117,7 @@ function makeProgram(dir: string, socketPath: string, port: number): string {
 /** Starts a command of the guide. */
 function start(command: string, dir: string, env: NodeJS.ProcessEnv): ChildProcess {
   process.stdout.write(`▸ ${command.trimEnd().replaceAll('\n', '\n  ')}\n`);
-  // A command that goes on until it is interrupted takes the place of the shell, and gets its signals.
+  // A server runs until it is interrupted, so it takes the place of the shell, and gets its signals.
   const line = isServer(command) ? `exec ${command}` : command;
   return spawn('bash', ['-euo', 'pipefail', '-c', line], { cwd: dir, env, stdio: ['ignore', 'inherit', 'inherit'] });
 }

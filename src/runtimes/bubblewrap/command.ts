@@ -100,6 +100,7 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
   }
   if (spec.network === 'host') args.push('--ro-bind-try', '/etc/resolv.conf', '/etc/resolv.conf');
   args.push('--proc', '/proc');
+  for (const path of host.readOnlyProcPaths) args.push('--ro-bind', path, path);
   for (const path of host.hiddenProcFiles) args.push('--ro-bind', `${share}/empty`, path);
   args.push('--dev', '/dev', '--bind', own('shm'), '/dev/shm', '--remount-ro', '/dev');
   args.push('--bind', own('tmp'), '/tmp', '--bind', own('vartmp'), '/var/tmp', '--bind', own('run'), '/run');

@@ -40,10 +40,21 @@ const ETC_FILES: Readonly<Record<string, string>> = {
 };
 
 /**
- * Two files about the keys in the kernel's keyrings. The first lists all keys that a process may view, among them those of the gateway's
- * session keyring. The second shows how many keys each user has.
+ * Files of /proc that describe the host to root: the keys in the kernel's keyrings, the kernel's memory, and its timers. A sandbox whose
+ * image belongs to root can read what belongs to root.
  */
-const KEY_LISTS = ['/proc/keys', '/proc/key-users'];
+const HIDDEN_PROC_FILES = [
+  ...['keys', 'key-users', 'kcore', 'kmsg', 'kpagecgroup', 'kpagecount', 'kpageflags'],
+  ...['sched_debug', 'slabinfo', 'timer_list', 'vmallocinfo'],
+].map((name) => `/proc/${name}`);
+
+/**
+ * Entries of /proc through which root changes the settings of the kernel. The kernel asks only for the user id of root, which a sandbox has
+ * whose image belongs to root, and not for a capability.
+ */
+const READ_ONLY_PROC_PATHS = ['acpi', 'bus', 'driver', 'fs', 'irq', 'mtrr', 'scsi', 'sys', 'sysrq-trigger', 'tty'].map(
+  (name) => `/proc/${name}`,
+);
 
 /** Names of top-level directories that contain programs or libraries. On a system with merged /usr they are symbolic links into /usr. */
 const PROGRAM_DIRS = ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32'];
@@ -73,8 +84,10 @@ export type SandboxHost = {
   readonly shareDir: string;
   /** File with the system call filter that bwrap installs in each sandbox. */
   readonly filterFile: string;
-  /** Files of /proc that list keys of the host, as far as the kernel has them. In a sandbox, an empty file is mounted over each. */
+  /** Files of /proc that describe the host, as far as the kernel has them. In a sandbox, an empty file is mounted over each. */
   readonly hiddenProcFiles: readonly string[];
+  /** Files and directories of /proc that change the host, as far as the kernel has them. A sandbox can only read them. */
+  readonly readOnlyProcPaths: readonly string[];
   /** The proxy relay, and the box server and the MCP server, which run tools. */
   readonly programs: SandboxPrograms<'relay' | 'box' | 'mcp'>;
 };
@@ -98,7 +111,8 @@ export async function describeHost(shareDir: string, architecture: Architecture)
     etcBinds,
     shareDir,
     filterFile,
-    hiddenProcFiles: await existing(KEY_LISTS),
+    hiddenProcFiles: await existing(HIDDEN_PROC_FILES),
+    readOnlyProcPaths: await existing(READ_ONLY_PROC_PATHS),
     programs,
   };
 }

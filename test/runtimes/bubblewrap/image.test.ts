@@ -36,6 +36,26 @@ describeIf(problem, 'a sandbox with an image', () => {
     expect(existsSync(join(image, 'testbed/written'))).toBe(false);
   });
 
+  it("cannot change the kernel's settings, although the sandbox of an image of root has the user id of root", async () => {
+    const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
+    const settings = ['kernel/core_pattern', 'kernel/modprobe', 'vm/overcommit_memory', 'net/ipv4/ip_forward'];
+    // Opened without truncation, because the kernel refuses to truncate these files to anyone.
+    const open = (path: string) => `(exec 3<>${path}) 2>/dev/null && echo opened ${path}`;
+    const command = [...settings.map((name) => open(`/proc/sys/${name}`)), open('/proc/sysrq-trigger'), 'true'];
+    const { stdout, exitCode } = await runtime.exec({ command: command.join('; ') }, never);
+    await runtime.stop();
+    expect({ stdout, exitCode }).toEqual({ stdout: '', exitCode: 0 });
+  });
+
+  it("cannot read what describes the host's memory and timers", async () => {
+    const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
+    const files = ['kpagecount', 'kpageflags', 'timer_list', 'slabinfo', 'vmallocinfo', 'keys'];
+    const read = files.map((name) => `[ ! -e /proc/${name} ] || head -c 100 /proc/${name} 2>/dev/null`);
+    const { stdout } = await runtime.exec({ command: read.join('; ') }, never);
+    await runtime.stop();
+    expect(stdout).toBe('');
+  });
+
   it('ends every command with exit code 127 after the agent has removed the shell', async () => {
     const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
     await runtime.exec({ command: 'rm /usr/bin/sh' }, never);

@@ -21,7 +21,7 @@ function escapes(name: string, body: string, more: Partial<Attack> = {}): Attack
 }
 
 /** Returns the source of a Perl list of these strings. */
-function listOf(values: readonly string[]): string {
+export function listOf(values: readonly string[]): string {
   return `(${values.map((value) => `'${value.replaceAll("'", "\\'")}'`).join(', ')})`;
 }
 
@@ -29,7 +29,7 @@ function listOf(values: readonly string[]): string {
  * The denied system calls by the purpose for which an attacker would use them. Each call gets -1 as every argument, which sets every flag
  * of the first argument. Without the filter, most of these calls would fail with another error.
  */
-const DENIED: readonly (readonly [purpose: string, calls: readonly string[]])[] = [
+export const DENIED: readonly (readonly [purpose: string, calls: readonly string[]])[] = [
   ['use keyrings', ['add_key', 'request_key', 'keyctl']],
   ['use io_uring', ['io_uring_setup', 'io_uring_enter', 'io_uring_register']],
   [
@@ -68,7 +68,7 @@ function deniedCalls([purpose, names]: (typeof DENIED)[number]): Attack {
 }
 
 /** Socket families that must be refused. Only the creation of a socket is tried; nothing is ever connected. */
-const FAMILIES = {
+export const FAMILIES = {
   AF_PACKET: 17,
   AF_CAN: 29,
   AF_BLUETOOTH: 31,
