@@ -1,20 +1,31 @@
-import { rm } from 'node:fs/promises';
+import { mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { abortAfter } from '../core/abort.ts';
 import { systemClock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { makeTempDir } from '../core/system-errors.ts';
-import { usesFreshRuntime } from '../evaluators/evaluator.ts';
+import { type Evaluation, type EvaluatorLookup, usesFreshRuntime } from '../evaluators/evaluator.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
+import { isBelowMinimum } from '../evaluators/steps.ts';
+import { openSessionEgress, type SessionEgress } from '../gateway/egress/session-egress.ts';
 import { Sandboxes, StartLimits } from '../gateway/session/sandbox.ts';
-import type { HarborTask } from '../harbor/task.ts';
+import type { HarborPart, HarborTask } from '../harbor/task.ts';
 import { unsupported } from '../harbor/task-file.ts';
 import { resolveVariables } from '../harbor/variables.ts';
-import { allowedSource } from '../runtimes/prepare.ts';
+import { createLogger } from '../observe/log.ts';
+import { allowedSource, runPrepare } from '../runtimes/prepare.ts';
 import { createRuntimeProviders } from '../runtimes/providers.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { createSpawner } from '../runtimes/spawn/client.ts';
 import { nodeImages, type PlacedImageSettings } from '../sandbox-images/node-images.ts';
-import type { PrepareAction, TaskRequest, TerminalStatus } from '../schema/index.ts';
+import type {
+  EvaluatorSpec,
+  PrepareAction,
+  RuntimeSpec,
+  TaskRequest,
+  TaskStep,
+  TerminalStatus,
+} from '../schema/index.ts';
 import type { EngineSockets } from './image-builders.ts';
 
 /** The reference solution of a task, or no action at all. */
@@ -51,11 +62,13 @@ const OUTPUT_CHARS = 400;
 export class ReferenceBench {
   private readonly sandboxes: Sandboxes;
   private readonly options: BenchOptions;
+  private readonly stateDir: string;
   private readonly closeAll: () => Promise<void>;
   private count = 0;
 
-  private constructor(sandboxes: Sandboxes, options: BenchOptions, closeAll: () => Promise<void>) {
+  private constructor(sandboxes: Sandboxes, options: BenchOptions, stateDir: string, closeAll: () => Promise<void>) {
     this.sandboxes = sandboxes;
+    this.stateDir = stateDir;
     this.options = options;
     this.closeAll = closeAll;
   }
@@ -73,7 +86,7 @@ export class ReferenceBench {
       uploadRoots,
       startLimits: new StartLimits({}),
     });
-    return new ReferenceBench(sandboxes, options, async () => {
+    return new ReferenceBench(sandboxes, options, stateDir, async () => {
       await spawner.close();
       await rm(stateDir, { recursive: true, force: true });
     });
@@ -105,38 +118,77 @@ export class ReferenceBench {
     const { evaluator: spec, runtime: runtimeSpec, instruction, metadata } = task;
     if (spec === null || runtimeSpec === null) throw new FloeError('internal', 'a Harbor task has both');
     const hostSource = (path: string): Promise<string> => allowedSource(path, this.options.uploadRoots);
-    const evaluator = evaluatorRegistry(systemClock, { hostSource }).get(spec.strategy);
+    const evaluators = evaluatorRegistry(systemClock, { hostSource });
     const open: Runtime[] = [];
-    const start = async (more: readonly PrepareAction[]): Promise<Runtime> => {
-      const request = { name: `h${this.count++}`, spec: runtimeSpec, proxy: null, readOnlyMounts: [] };
+    const egress = await this.openEgress(runtimeSpec);
+    const start = async (): Promise<Runtime> => {
+      const egressSocket = egress?.socketPath ?? null;
+      const request = { name: `h${this.count++}`, spec: runtimeSpec, proxy: null, egressSocket, readOnlyMounts: [] };
       const permit = await this.sandboxes.awaitPermit(runtimeSpec, signal);
-      const runtime = await this.sandboxes.start(request, [...runtimeSpec.prepare, ...more], permit, signal);
+      const runtime = await this.sandboxes.start(request, runtimeSpec.prepare, permit, signal);
       open.push(runtime);
       return runtime;
     };
     try {
-      const runtime = await start(agent === 'oracle' ? [solutionAction(harbor)] : []);
-      const status = agent === 'oracle' ? await this.solve(harbor, runtime, task, signal) : 'COMPLETED';
-      const freshRuntime = usesFreshRuntime(spec, evaluator) ? await start([]) : null;
+      const runtime = await start();
+      const parts = partsOf(harbor, task);
+      const steps: { name: string; evaluation: Evaluation | null }[] = parts.map(({ name }) => ({
+        name,
+        evaluation: null,
+      }));
+      for (const [index, part] of parts.entries()) {
+        const evaluation = await this.gradedPart(part, { runtime, start, harbor, task, agent, evaluators }, signal);
+        steps[index] = { name: part.name, evaluation };
+        const { step } = part;
+        if (step === null) return { reward: evaluation.reward, problem: problemOf(evaluation.details) };
+        if (isBelowMinimum(step, evaluation)) break;
+      }
       const session = { sessionId: agent, attempt: 1, instruction, metadata, messages: [], traces: [] };
-      const { reward, details } = await limited(task.budgets.eval, signal, (budget) =>
-        evaluator.evaluate({ spec, status, runtime, freshRuntime, session }, budget),
-      );
-      return { reward, problem: problemOf(details) };
+      const context = { spec, status: 'COMPLETED' as const, runtime, freshRuntime: null, session, steps };
+      const { reward, details } = await evaluators.get(spec.strategy).evaluate(context, signal);
+      return { reward, problem: firstProblem(details) };
     } finally {
       for (const runtime of open) await runtime.stop();
+      await egress?.close();
     }
   }
 
+  /** Opens the proxy through which the sandboxes of a task reach its hosts; `null` for a task without such a network. */
+  private async openEgress(spec: RuntimeSpec): Promise<SessionEgress | null> {
+    const dir = join(this.stateDir, `egress${this.count}`);
+    await mkdir(dir, { recursive: true });
+    const log = createLogger('floe-harbor', process.env.FLOE_LOG_LEVEL ?? 'error');
+    return openSessionEgress(spec, null, { socketPath: join(dir, 'proxy.sock'), log, names: {} });
+  }
+
+  /** Runs one part of a task and evaluates it. */
+  private async gradedPart(
+    { harbor: own, spec, prepare, step }: Part,
+    { runtime, start, harbor, task, agent, evaluators }: PartSetup,
+    signal: AbortSignal,
+  ): Promise<Evaluation> {
+    const { instruction, metadata } = task;
+    const solution = agent === 'oracle' ? [solutionAction(harbor, own)] : [];
+    await runPrepare(runtime, [...prepare, ...solution], { uploadRoots: this.options.uploadRoots }, signal);
+    const seconds = step?.agent_seconds ?? task.budgets.agent;
+    const status = agent === 'oracle' ? await this.solve(harbor, own, runtime, seconds, signal) : 'COMPLETED';
+    const evaluator = evaluators.get(spec.strategy);
+    const freshRuntime = usesFreshRuntime(spec, evaluator) ? await start() : null;
+    const session = { sessionId: agent, attempt: 1, instruction, metadata, messages: [], traces: [] };
+    return limited(step?.eval_seconds ?? task.budgets.eval, signal, (budget) =>
+      evaluator.evaluate({ spec, status, runtime, freshRuntime, session }, budget),
+    );
+  }
+
   private async solve(
-    harbor: HarborTask,
+    { file }: HarborTask,
+    { solution }: HarborPart,
     runtime: Runtime,
-    task: TaskRequest,
+    seconds: number | undefined,
     signal: AbortSignal,
   ): Promise<TerminalStatus> {
-    const where = { file: harbor.file, key: 'solution.env' };
-    const env = resolveVariables(harbor.solution?.env ?? {}, this.options.hostVariables, where);
-    const ran = await limited(task.budgets.agent, signal, (budget) =>
+    const env = resolveVariables(solution?.env ?? {}, this.options.hostVariables, { file, key: 'solution.env' });
+    const ran = await limited(seconds, signal, (budget) =>
       runtime.exec({ command: SOLVE, env: { DEBIAN_FRONTEND: 'noninteractive', ...env } }, budget),
     ).catch((thrown: unknown) => {
       signal.throwIfAborted();
@@ -149,7 +201,43 @@ export class ReferenceBench {
   }
 }
 
-function solutionAction({ solution, dir, file }: HarborTask): PrepareAction {
+/** A task, or one step of it. */
+type Part = {
+  readonly name: string;
+  readonly harbor: HarborPart;
+  readonly spec: EvaluatorSpec;
+  /** Prepare actions of the step. Those of a task run at the start of its sandbox. */
+  readonly prepare: readonly PrepareAction[];
+  /** The step; `null` for a task without steps. */
+  readonly step: TaskStep | null;
+};
+
+type PartSetup = ReferenceTask & {
+  readonly runtime: Runtime;
+  readonly start: () => Promise<Runtime>;
+  readonly agent: ReferenceAgent;
+  readonly evaluators: EvaluatorLookup;
+};
+
+function partsOf(harbor: HarborTask, { steps, evaluator }: TaskRequest): Part[] {
+  if (evaluator === null) return [];
+  if (steps.length === 0) return [{ name: harbor.name, harbor, spec: evaluator, prepare: [], step: null }];
+  return steps.map((step, index) => {
+    const { name, evaluator: spec, prepare } = step;
+    return { name, harbor: harbor.steps[index] ?? harbor, spec, prepare, step };
+  });
+}
+
+/** Returns the problem of the first step that has one; `null` when none has. */
+function firstProblem(details: Readonly<Record<string, unknown>>): string | null {
+  for (const [name, own] of Object.entries(details)) {
+    const problem = problemOf(own as Readonly<Record<string, unknown>>);
+    if (problem !== null) return `${name}: ${problem}`;
+  }
+  return null;
+}
+
+function solutionAction({ dir, file }: HarborTask, { solution }: HarborPart): PrepareAction {
   if (solution === null) throw unsupported(file, 'solution', `${dir} has no reference solution`);
   if (solution.dir !== null) return { type: 'upload_dir', source: solution.dir, target: SOLUTION_DIR };
   return { type: 'write_file', target: `${SOLUTION_DIR}/solve.sh`, content: solution.text, mode: 0o755 };

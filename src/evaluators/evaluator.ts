@@ -31,6 +31,9 @@ export type EvaluatedSession = {
   readonly traces: readonly TraceView[];
 };
 
+/** The evaluation of one step of a task; `null` for a step that did not run. */
+export type StepEvaluation = { readonly name: string; readonly evaluation: Evaluation | null };
+
 export type EvaluationContext = {
   readonly spec: EvaluatorSpec;
   /** Status with which the agent's run ended, before the evaluation. */
@@ -40,6 +43,8 @@ export type EvaluationContext = {
   /** A second, newly prepared runtime, to which the agent had no access; `null` to evaluate in the agent's runtime. */
   readonly freshRuntime: Runtime | null;
   readonly session: EvaluatedSession;
+  /** The evaluations of the steps of the task, in their order; default: none, for a task without steps. */
+  readonly steps?: readonly StepEvaluation[];
 };
 
 /** The result of an evaluator. */

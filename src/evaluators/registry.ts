@@ -11,6 +11,7 @@ import { type JudgeEngine, judgeEvaluator } from './judge.ts';
 import type { MathChecker } from './math/checker.ts';
 import { multiEvaluator } from './multi.ts';
 import { scriptEvaluator } from './script.ts';
+import { stepsEvaluator } from './steps.ts';
 import { sweBenchEvaluator } from './swebench/evaluator.ts';
 import { testOnOutputEvaluator } from './test-on-output.ts';
 
@@ -51,6 +52,7 @@ export function evaluatorRegistry(
     answerEvaluator(clock, services.math ?? null),
     judgeEvaluator(services.judge ?? null),
     multiEvaluator({ get, check }),
+    stepsEvaluator,
   ];
   for (const evaluator of [...builtIn, ...custom]) {
     if (evaluators.has(evaluator.name)) {

@@ -127,7 +127,7 @@ const stepSchema = z.strictObject({
   healthcheck: healthcheckSchema.optional(),
   artifacts: z.array(artifactSchema).default([]),
 });
-export type HarborStep = z.output<typeof stepSchema>;
+export type StepConfig = z.output<typeof stepSchema>;
 
 const packageSchema = z.strictObject({
   name: z.string().regex(/^[A-Za-z0-9_-][\w.-]*\/[A-Za-z0-9_-][\w.-]*$/, 'must be <organization>/<name>'),

@@ -8,7 +8,7 @@ import {
   taskRequestSchema,
 } from '../schema/index.ts';
 import type { HarborMcpServer, Healthcheck } from './config.ts';
-import type { HarborTask } from './task.ts';
+import type { HarborPart, HarborStep, HarborTask } from './task.ts';
 import { isRoot, unsupported } from './task-file.ts';
 import { type HostVariables, resolveVariables } from './variables.ts';
 
@@ -36,6 +36,8 @@ until check; do
   sleep "$INTERVAL"
 done`;
 
+type TaskStepInput = NonNullable<TaskRequestInput['steps']>[number];
+
 export type FloeTaskOptions = {
   readonly agent: TaskRequestInput['agent'];
   readonly backend: RuntimeBackend;
@@ -52,45 +54,74 @@ export type FloeTaskOptions = {
 
 /** Converts a task of Harbor or Terminal-Bench to a task of floe. Throws `unsupported` for what floe cannot run. */
 export function floeTask(task: HarborTask, options: FloeTaskOptions): TaskRequest {
-  const { verifier, file } = task;
-  const agentSeconds = task.agentSeconds ?? AGENT_SECONDS;
-  const resolved = (key: string, values: Readonly<Record<string, string>>) =>
-    resolveVariables(values, options.hostVariables, { file, key });
+  const { file, steps } = task;
+  const parts = steps.length === 0 ? [task] : steps;
+  const agentSeconds = parts.reduce((sum, part) => sum + agentSecondsOf(part), 0);
+  const evalSeconds = Math.max(...parts.map(({ verifier }) => verifier.seconds)) + EVALUATION_SECONDS;
   const request: TaskRequestInput = {
     instruction: task.instruction,
     duration_key: `harbor:${task.name}`.slice(0, 256),
-    timeout_seconds: INIT_SECONDS + agentSeconds,
-    budgets: { init: INIT_SECONDS, agent: agentSeconds, eval: verifier.seconds + EVALUATION_SECONDS },
+    timeout_seconds: INIT_SECONDS + agentSeconds + (steps.length > 1 ? steps.length * INIT_SECONDS : 0),
+    budgets: { init: INIT_SECONDS, agent: Math.max(...parts.map(agentSecondsOf)), eval: evalSeconds },
     agent: options.withTools ? withTools(task, options) : options.agent,
     runtime: {
       backend: options.backend,
       image: options.image.reference,
       workdir: workdirOf(task, options.image.workdir),
-      env: resolved('environment.env', task.env),
-      network: networkOf(task, options.allowNetwork),
+      env: resolveVariables(task.env, options.hostVariables, { file, key: 'environment.env' }),
+      ...networkOf(task, options.allowNetwork),
       cpus: task.cpus,
       ...(task.memoryMb === null ? {} : { memory_mb: task.memoryMb }),
       ...(task.storageMb === null ? {} : { storage_mb: task.storageMb }),
-      prepare: prepareActions(task),
+      prepare: [exec('mkdir -p /logs/agent /logs/artifacts'), ...(steps.length === 0 ? prepareActions(task) : [])],
     },
-    evaluator: {
-      strategy: 'harbor',
-      env: resolved('verifier.env', verifier.env),
-      refresh_runtime: verifier.carried !== null,
-      config: {
-        tests: verifier.tests,
-        script: verifier.script,
-        grading: verifier.grading,
-        timeout: verifier.seconds,
-        user: userOf(task, 'verifier.user', verifier.user, options),
-        artifacts: verifier.carried ?? [],
-        collect: verifier.collect.map(({ command, seconds }) => ({ command, timeout: seconds })),
-      },
-    },
+    evaluator:
+      steps.length === 0
+        ? evaluatorOf(task, task, options)
+        : { strategy: 'steps', config: { reward: task.stepReward } },
+    steps: steps.map((step, index) => stepOf(task, step, index === 0, options)),
     artifacts: { paths: [...task.artifacts] },
     metadata: { ...task.metadata, harbor: { name: task.name, dir: task.dir } },
   };
   return parseAs(taskRequestSchema, request, file);
+}
+
+function agentSecondsOf({ agentSeconds }: HarborPart): number {
+  return agentSeconds ?? AGENT_SECONDS;
+}
+
+function stepOf(task: HarborTask, step: HarborStep, isFirst: boolean, options: FloeTaskOptions): TaskStepInput {
+  return {
+    name: step.name,
+    instruction: step.instruction,
+    // The agent must see neither the tests nor the rewards of an earlier step.
+    prepare: [...(isFirst ? [] : [exec('rm -rf /tests /logs/verifier')]), ...prepareActions(step)],
+    agent_seconds: agentSecondsOf(step),
+    eval_seconds: step.verifier.seconds + EVALUATION_SECONDS,
+    evaluator: evaluatorOf(task, step, options),
+    ...(step.minReward === null ? {} : { min_reward: step.minReward }),
+  };
+}
+
+function evaluatorOf(
+  task: HarborTask,
+  { verifier }: HarborPart,
+  options: FloeTaskOptions,
+): NonNullable<TaskRequestInput['evaluator']> {
+  return {
+    strategy: 'harbor',
+    env: resolveVariables(verifier.env, options.hostVariables, { file: task.file, key: 'verifier.env' }),
+    refresh_runtime: verifier.carried !== null,
+    config: {
+      tests: verifier.tests,
+      script: verifier.script,
+      grading: verifier.grading,
+      timeout: verifier.seconds,
+      user: userOf(task, 'verifier.user', verifier.user, options),
+      artifacts: verifier.carried ?? [],
+      collect: verifier.collect.map(({ command, seconds }) => ({ command, timeout: seconds })),
+    },
+  };
 }
 
 /** Returns the user that runs commands of a task; `null` for the user of the sandbox. */
@@ -115,27 +146,24 @@ function workdirOf(task: HarborTask, ofImage: string | null): string {
   return workdir === '/' ? DEFAULT_WORKDIR : workdir;
 }
 
-function networkOf({ network, file }: HarborTask, allowed: boolean): 'none' | 'host' {
-  if (network === 'no-network') return 'none';
-  if (allowed) return 'host';
-  if (network === 'unstated') return 'none';
-  throw unsupported(file, 'environment.network_mode', 'is public, which needs --allow-network');
+function networkOf(
+  { network, allowedHosts, file }: HarborTask,
+  allowed: boolean,
+): Pick<NonNullable<TaskRequestInput['runtime']>, 'network' | 'allowed_hosts'> {
+  if (network === 'no-network' || (network === 'unstated' && !allowed)) return { network: 'none' };
+  if (!allowed) throw unsupported(file, 'environment.network_mode', `is ${network}, which needs --allow-network`);
+  return network === 'allowlist' ? { network, allowed_hosts: [...allowedHosts] } : { network: 'host' };
 }
 
-function prepareActions(task: HarborTask): PrepareAction[] {
-  const retries = { max_attempts: 1, retry_backoff_seconds: 0 };
-  const exec = (command: string, env: Record<string, string> = {}): PrepareAction => ({
-    type: 'exec',
-    command,
-    env,
-    ...retries,
-  });
-  const files = task.workdirFiles;
+function exec(command: string, env: Record<string, string> = {}): PrepareAction {
+  return { type: 'exec', command, env, max_attempts: 1, retry_backoff_seconds: 0 };
+}
+
+function prepareActions({ workdirFiles: files, healthchecks }: HarborPart): PrepareAction[] {
   return [
-    exec('mkdir -p /logs/agent /logs/artifacts'),
     ...(files === null ? [] : [{ type: 'upload_dir' as const, source: files.dir, target: '.' }]),
     ...(files?.hasSetup ? [exec('bash ./setup.sh')] : []),
-    ...task.healthchecks.map((check) => exec(HEALTHCHECK_SCRIPT, healthcheckVariables(check))),
+    ...healthchecks.map((check) => exec(HEALTHCHECK_SCRIPT, healthcheckVariables(check))),
   ];
 }
 

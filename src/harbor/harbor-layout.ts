@@ -1,89 +1,122 @@
 import { readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { type HarborConfig, type HarborStep, harborConfigSchema } from './config.ts';
-import type { HarborTask, ImageSource, NetworkMode } from './task.ts';
+import { isDeepStrictEqual } from 'node:util';
+import { hostPatternSchema } from '../schema/index.ts';
+import { type HarborConfig, harborConfigSchema, type StepConfig } from './config.ts';
+import type { HarborPart, HarborStep, HarborTask, ImageSource, NetworkMode } from './task.ts';
 import { isFile, isFolder, isRoot, missingFile, unsupported } from './task-file.ts';
 import { readTomlFile } from './toml-file.ts';
 
 /** Directory in the sandbox into which a Harbor agent writes files that are always kept. */
 const CONVENTION_ARTIFACTS = '/logs/artifacts';
 
-/** The files of a task with one step, which are in the folder itself or in that of its only step. */
+/** A task, or one of its steps, whose files are in the folder of the task or in that of the step. */
 type Phase = {
   readonly folder: string;
   readonly agent: HarborConfig['agent'];
   readonly verifier: HarborConfig['verifier'];
   /** Key of the phase in `task.toml`, such as `steps.0.`. */
   readonly key: string;
-  readonly step: HarborStep | null;
+  readonly step: StepConfig | null;
 };
 
-/** Reads a task folder of Harbor: `task.toml`, `instruction.md`, `environment/`, `tests/` and `solution/`. */
+type Place = { readonly dir: string; readonly file: string; readonly artifacts: readonly string[] };
+
+/** Reads a task folder of Harbor: `task.toml`, `instruction.md`, `environment/`, `tests/` and `solution/`, or a folder for each step. */
 export async function loadHarborLayout(dir: string): Promise<HarborTask> {
   const file = join(dir, 'task.toml');
   const config = await readTomlFile(file, harborConfigSchema);
-  refuseUnsupported(config, file);
-  const { environment, task, metadata, solution } = config;
-  const phase = phaseOf(config, dir);
-  const instructionFile = join(phase.folder, 'instruction.md');
-  const instruction = await readFile(instructionFile, 'utf8').catch(() => {
-    throw missingFile(instructionFile, 'it is the instruction of the agent');
-  });
-  const artifacts = artifactPaths(config, phase, file);
+  const phases = phasesOf(config, dir);
+  refuseUnsupported(config, phases, file);
+  const { environment, task, metadata } = config;
+  const place = { dir, file, artifacts: artifactPaths(config, file) };
+  const parts = await Promise.all(phases.map((phase) => partOf(config, phase, place)));
+  const networks = phases.map((phase) => networkOf(config, phase, file));
+  const [first] = parts as [HarborPart];
+  const [network] = networks as [Network];
+  const other = networks.findIndex((one) => !isDeepStrictEqual(one, network));
+  if (other > 0) throw unsupported(file, `steps.${other}`, 'has another network than the first step');
+  const hasSteps = parts.length > 1;
   return {
+    ...first,
     name: task?.name ?? basename(dir),
     dir,
     file,
-    instruction,
     image: await imageSource(dir, environment.docker_image),
     buildSeconds: environment.build_timeout_sec,
     workdir: environment.workdir ?? null,
     env: environment.env,
-    network: networkOf(config, phase, file),
+    network: network.mode,
+    allowedHosts: network.hosts,
     cpus: environment.cpus ?? null,
     memoryMb: environment.memory_mb ?? environment.memory ?? null,
     storageMb: environment.storage_mb ?? environment.storage ?? null,
-    healthchecks: [environment.healthcheck, phase.step?.healthcheck].filter((check) => check !== undefined),
     mcpServers: environment.mcp_servers,
     skillsDir: await skillsDir(dir, environment.skills_dir, file),
-    workdirFiles: phase.step === null ? null : await workdirFiles(phase.folder),
-    agentSeconds: phase.agent.timeout_sec ?? config.agent.timeout_sec ?? null,
-    artifacts,
-    verifier: await verifierOf(config, phase, { dir, file, artifacts }),
-    solution: await solutionOf([phase.folder, dir], solution.env),
+    artifacts: place.artifacts,
+    steps: hasSteps ? parts.map((part, index) => stepOf(part, phases[index] as Phase)) : [],
+    stepReward: config.multi_step_reward_strategy ?? 'mean',
     metadata: { ...metadata, ...(task === undefined ? {} : { harbor_task: task.name, keywords: task.keywords }) },
   };
 }
 
-function phaseOf(config: HarborConfig, dir: string): Phase {
-  const [step] = config.steps;
-  if (step === undefined) return { folder: dir, agent: config.agent, verifier: config.verifier, key: '', step: null };
-  const folder = join(dir, 'steps', step.name);
-  const user = step.verifier.user ?? config.verifier.user;
-  const env = { ...config.verifier.env, ...step.verifier.env };
-  return { folder, agent: step.agent, verifier: { ...step.verifier, user, env }, key: 'steps.0.', step };
+async function partOf(config: HarborConfig, phase: Phase, place: Place): Promise<HarborPart> {
+  const { environment, solution } = config;
+  const instructionFile = join(phase.folder, 'instruction.md');
+  const instruction = await readFile(instructionFile, 'utf8').catch(() => {
+    throw missingFile(instructionFile, 'it is the instruction of the agent');
+  });
+  // The environment is started once, before the first step.
+  const own = phase.key === '' || phase.key === 'steps.0.' ? environment.healthcheck : undefined;
+  return {
+    instruction,
+    healthchecks: [own, phase.step?.healthcheck].filter((check) => check !== undefined),
+    workdirFiles: phase.step === null ? null : await workdirFiles(phase.folder),
+    agentSeconds: phase.agent.timeout_sec ?? config.agent.timeout_sec ?? null,
+    verifier: await verifierOf(config, phase, place),
+    solution: await solutionOf([phase.folder, place.dir], solution.env),
+  };
 }
 
-function refuseUnsupported(config: HarborConfig, file: string): void {
-  const { environment, steps } = config;
+function stepOf(part: HarborPart, { step }: Phase): HarborStep {
+  return { ...part, name: step?.name ?? '', minReward: step?.min_reward ?? null };
+}
+
+function phasesOf(config: HarborConfig, dir: string): Phase[] {
+  const { agent, verifier, steps } = config;
+  if (steps.length === 0) return [{ folder: dir, agent, verifier, key: '', step: null }];
+  return steps.map((step, index) => {
+    const folder = join(dir, 'steps', step.name);
+    const user = step.verifier.user ?? verifier.user;
+    const env = { ...verifier.env, ...step.verifier.env };
+    return { folder, agent: step.agent, verifier: { ...step.verifier, user, env }, key: `steps.${index}.`, step };
+  });
+}
+
+function refuseUnsupported(config: HarborConfig, phases: readonly Phase[], file: string): void {
+  const { environment } = config;
   const refuse = (key: string, message: string): never => {
     throw unsupported(file, key, message);
   };
-  if (steps.length > 1) refuse('steps', `has ${steps.length} steps, and floe runs an agent once in a session`);
   if (environment.os === 'windows') refuse('environment.os', 'is windows');
   if ((environment.gpus ?? 0) > 0) refuse('environment.gpus', 'sandboxes have no GPU');
   if (environment.tpu !== undefined) refuse('environment.tpu', 'sandboxes have no TPU');
-  for (const phase of [config, ...steps]) {
-    const key = phase === config ? '' : 'steps.0.';
-    const { user } = phase.agent;
-    if (!isRoot(user)) {
+  for (const { agent, verifier, key } of [{ ...config, key: '' }, ...phases]) {
+    if (!isRoot(agent.user)) {
       refuse(
         `${key}agent.user`,
-        `is ${user}, and floe runs agents as the user of the sandbox, which is root in a container`,
+        `is ${agent.user}, and floe runs agents as the user of the sandbox, which is root in a container`,
       );
     }
-    if (phase.verifier.environment !== undefined) {
+    if (verifier.environment !== undefined) {
       refuse(`${key}verifier.environment`, 'the verifier runs in the environment of the agent, or in a copy of it');
+    }
+    const mode = verifier.environment_mode ?? config.verifier.environment_mode;
+    if (mode === 'separate' && phases.length > 1) {
+      refuse(
+        `${key}verifier.environment_mode`,
+        'is separate, and floe evaluates several steps in the sandbox of the agent',
+      );
     }
   }
 }
@@ -100,30 +133,42 @@ async function imageSource(dir: string, reference: string | undefined): Promise<
   throw missingFile(dockerfile, 'a task needs it unless environment.docker_image names an image');
 }
 
-function networkOf(config: HarborConfig, phase: Phase, file: string): NetworkMode {
+type Network = { readonly mode: NetworkMode; readonly hosts: readonly string[] };
+
+function networkOf(config: HarborConfig, phase: Phase, file: string): Network {
   const { environment } = config;
   const legacy =
     environment.allow_internet === undefined ? undefined : environment.allow_internet ? 'public' : 'no-network';
-  const baseline = environment.network_mode ?? legacy;
-  const agent = phase.agent.network_mode ?? config.agent.network_mode ?? baseline;
-  const verifier = phase.verifier.network_mode ?? config.verifier.network_mode ?? baseline;
-  if (agent === 'allowlist' || verifier === 'allowlist') {
-    throw unsupported(file, 'network_mode', 'is allowlist; floe gives a sandbox the whole network or none');
+  const baseline = { network_mode: environment.network_mode ?? legacy, allowed_hosts: environment.allowed_hosts };
+  const of = (...levels: readonly { network_mode?: string | undefined; allowed_hosts?: string[] | undefined }[]) => {
+    const level = levels.find(({ network_mode }) => network_mode !== undefined);
+    const mode = (level?.network_mode ?? 'unstated') as NetworkMode;
+    return { mode, hosts: mode === 'allowlist' ? (level?.allowed_hosts ?? environment.allowed_hosts ?? []) : [] };
+  };
+  const agent = of(phase.agent, config.agent, baseline);
+  const verifier = of(phase.verifier, config.verifier, baseline);
+  const invalid = agent.hosts.find((host) => !hostPatternSchema.safeParse(host).success);
+  if (invalid !== undefined) throw unsupported(file, 'allowed_hosts', `${invalid} is no host, with an optional port`);
+  if (agent.mode === 'allowlist' && agent.hosts.length === 0) {
+    throw unsupported(file, 'allowed_hosts', 'must name a host where network_mode is allowlist');
   }
-  if (agent !== verifier) {
-    const modes = `the agent's is ${agent ?? 'unstated'} and the verifier's is ${verifier ?? 'unstated'}`;
-    throw unsupported(file, 'verifier.network_mode', `${modes}; in floe both have the same network`);
-  }
-  return agent ?? 'unstated';
+  if (isDeepStrictEqual(agent, verifier)) return agent;
+  const modes =
+    agent.mode === verifier.mode
+      ? 'the agent and the verifier have different hosts'
+      : `the agent's is ${agent.mode} and the verifier's is ${verifier.mode}`;
+  throw unsupported(file, 'verifier.network_mode', `${modes}; in floe both have the same network`);
 }
 
-function artifactPaths(config: HarborConfig, phase: Phase, file: string): string[] {
-  return [...config.artifacts, ...(phase.step?.artifacts ?? [])].map(({ source, service, exclude }, index) => {
+function artifactPaths(config: HarborConfig, file: string): string[] {
+  const all = [...config.artifacts, ...config.steps.flatMap(({ artifacts }) => artifacts)];
+  const paths = all.map(({ source, service, exclude }, index) => {
     const key = `artifacts.${index}`;
     if (service !== 'main') throw unsupported(file, `${key}.service`, 'floe runs one container for each session');
     if (exclude.length > 0) throw unsupported(file, `${key}.exclude`, 'floe keeps whole folders');
     return source;
   });
+  return [...new Set(paths)];
 }
 
 async function skillsDir(dir: string, inImage: string | undefined, file: string): Promise<string | null> {
@@ -145,7 +190,7 @@ async function workdirFiles(folder: string): Promise<HarborTask['workdirFiles']>
 async function verifierOf(
   config: HarborConfig,
   { verifier, folder, key }: Phase,
-  { dir, file, artifacts }: { readonly dir: string; readonly file: string; readonly artifacts: readonly string[] },
+  { dir, file, artifacts }: Place,
 ): Promise<HarborTask['verifier']> {
   const folders = [...new Set([join(dir, 'tests'), join(folder, 'tests')])];
   const scripts = await Promise.all(folders.map((tests) => isFile(join(tests, 'test.sh'))));

@@ -8,7 +8,7 @@ export type ImageSource =
 /**
  * What the task says about the network. `unstated` is Harbor's default, which is the public network; here the caller decides.
  */
-export type NetworkMode = 'public' | 'no-network' | 'unstated';
+export type NetworkMode = 'public' | 'no-network' | 'allowlist' | 'unstated';
 
 type User = string | number | null;
 
@@ -18,47 +18,67 @@ type Solution = { readonly env: Readonly<Record<string, string>> } & (
   | { readonly dir: null; readonly text: string }
 );
 
+/** How the result of a task, or of a step of it, is graded. */
+export type HarborVerifier = {
+  /** Folders and files on this machine that are copied into `/tests`, in this order. */
+  readonly tests: readonly string[];
+  /** Name in `/tests` of the script that runs the tests. */
+  readonly script: string;
+  readonly grading: 'reward_file' | 'pytest_summary';
+  readonly seconds: number;
+  readonly env: Readonly<Record<string, string>>;
+  readonly user: User;
+  /** Paths that the verifier gets of the agent's files in a sandbox of its own; `null` when it runs in the agent's. */
+  readonly carried: readonly string[] | null;
+  /** Commands that run in the agent's sandbox before its files are carried. */
+  readonly collect: readonly { readonly command: string; readonly seconds: number }[];
+};
+
+/** What the agent does in a task, or in one of several steps of it, and how it is graded. */
+export type HarborPart = {
+  readonly instruction: string;
+  readonly healthchecks: readonly Healthcheck[];
+  /** Folder whose content is copied into the working directory before the agent starts; `null` for none. It may have a `setup.sh`. */
+  readonly workdirFiles: { readonly dir: string; readonly hasSetup: boolean } | null;
+  /** Time limit of the agent in seconds; `null` when the task states none. */
+  readonly agentSeconds: number | null;
+  readonly verifier: HarborVerifier;
+  /** The reference solution; `null` when there is none. */
+  readonly solution: Solution | null;
+};
+
+/** One of several steps of a task. */
+export type HarborStep = HarborPart & {
+  readonly name: string;
+  /** Reward, or components of it, below which the later steps do not run; `null` when they always run. */
+  readonly minReward: number | Readonly<Record<string, number>> | null;
+};
+
 /** A task of Harbor or Terminal-Bench, read from its folder. Templates such as `${NAME}` in its variables are not replaced. */
-export type HarborTask = {
+export type HarborTask = HarborPart & {
   readonly name: string;
   /** The folder, as an absolute path. */
   readonly dir: string;
   /** The file with the configuration, for messages. */
   readonly file: string;
-  readonly instruction: string;
   readonly image: ImageSource;
   readonly buildSeconds: number;
   /** Working directory; `null` for that of the image. */
   readonly workdir: string | null;
   readonly env: Readonly<Record<string, string>>;
   readonly network: NetworkMode;
+  /** Hosts that the sandbox may reach with the network `allowlist`. */
+  readonly allowedHosts: readonly string[];
   readonly cpus: number | null;
   readonly memoryMb: number | null;
   readonly storageMb: number | null;
-  readonly healthchecks: readonly Healthcheck[];
   readonly mcpServers: readonly HarborMcpServer[];
   /** Folder on this machine with a folder for each skill; `null` when the task has none. */
   readonly skillsDir: string | null;
-  /** Folder whose content is copied into the working directory before the agent starts; `null` for none. It may have a `setup.sh`. */
-  readonly workdirFiles: { readonly dir: string; readonly hasSetup: boolean } | null;
-  /** Time limit of the agent in seconds; `null` when the task states none. */
-  readonly agentSeconds: number | null;
   readonly artifacts: readonly string[];
-  readonly verifier: {
-    /** Folders and files on this machine that are copied into `/tests`, in this order. */
-    readonly tests: readonly string[];
-    /** Name in `/tests` of the script that runs the tests. */
-    readonly script: string;
-    readonly grading: 'reward_file' | 'pytest_summary';
-    readonly seconds: number;
-    readonly env: Readonly<Record<string, string>>;
-    readonly user: User;
-    /** Paths that the verifier gets of the agent's files in a sandbox of its own; `null` when it runs in the agent's. */
-    readonly carried: readonly string[] | null;
-    /** Commands that run in the agent's sandbox before its files are carried. */
-    readonly collect: readonly { readonly command: string; readonly seconds: number }[];
-  };
-  /** The reference solution; `null` when the task has none. */
-  readonly solution: Solution | null;
+  /** The steps, whose fields then replace those of the task; empty for a task with one part. */
+  readonly steps: readonly HarborStep[];
+  /** How the rewards of the steps are combined. */
+  readonly stepReward: 'mean' | 'final';
   readonly metadata: Readonly<Record<string, unknown>>;
 };

@@ -89,6 +89,7 @@ export async function loadTerminalBenchTask(dir: string): Promise<HarborTask> {
     ...container,
     buildSeconds: 600,
     network: 'unstated',
+    allowedHosts: [],
     cpus: null,
     memoryMb: null,
     storageMb: null,
@@ -109,6 +110,8 @@ export async function loadTerminalBenchTask(dir: string): Promise<HarborTask> {
       collect: [],
     },
     solution: await solutionOf(dir),
+    steps: [],
+    stepReward: 'mean',
     metadata: { difficulty: task.difficulty, category: task.category, tags: task.tags },
   };
 }

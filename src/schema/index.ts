@@ -205,9 +205,11 @@ export {
   type TaskRequest,
   type TaskRequestInput,
   type TaskState,
+  type TaskStep,
   type TaskSummary,
   taskRequestSchema,
   taskStateSchema,
+  taskStepSchema,
   taskSummarySchema,
 } from './task.ts';
 export {

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { agentSpecSchema } from './agent.ts';
 import { taskEngineSchema } from './engine.ts';
 import { idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
-import { environmentSchema, runtimeSpecSchema } from './runtime.ts';
+import { environmentSchema, prepareActionSchema, runtimeSpecSchema } from './runtime.ts';
 import { samplingSchema } from './sampling.ts';
 import { outcomeSchema } from './session.ts';
 
@@ -26,6 +26,32 @@ export const evaluatorSpecSchema = z.strictObject({
     ),
 });
 export type EvaluatorSpec = z.infer<typeof evaluatorSpecSchema>;
+
+/** Maximum number of steps of a task. */
+const MAX_STEPS = 32;
+
+/** One of several parts of a task. The agent runs once for each step, all in the same sandbox. */
+export const taskStepSchema = z.strictObject({
+  name: z
+    .string()
+    .min(1)
+    .max(64)
+    .regex(/^[^\p{Cc}]+$/u, 'must not contain control characters')
+    .describe('name of the component with the reward of the step'),
+  instruction: z.string().describe('instruction of the agent in this step'),
+  prepare: z
+    .array(prepareActionSchema)
+    .default([])
+    .describe('prepare actions that run before the agent starts with this step'),
+  agent_seconds: z.number().gt(0).optional().describe('time limit of the agent; default: budgets.agent'),
+  eval_seconds: z.number().gt(0).optional().describe('time limit of the evaluation; default: budgets.eval'),
+  evaluator: evaluatorSpecSchema.describe("computes the reward of the step, in the agent's runtime"),
+  min_reward: z
+    .union([z.number(), z.record(z.string(), z.number())])
+    .optional()
+    .describe('reward, or components of it by name, below which the later steps do not run'),
+});
+export type TaskStep = z.infer<typeof taskStepSchema>;
 
 export const budgetsSchema = z.strictObject({
   init: z.number().gt(0).optional().describe('time limit of INIT in seconds'),
@@ -173,6 +199,14 @@ export const taskRequestSchema = z.strictObject({
   engine: taskEngineSchema.prefault({}).describe('engines that sample the task and how they are prompted'),
   builder: strategySpecSchema.default({ strategy: 'prefix_merging', config: {} }),
   evaluator: evaluatorSpecSchema.nullable().default(null),
+  steps: z
+    .array(taskStepSchema)
+    .max(MAX_STEPS)
+    .refine((steps) => new Set(steps.map(({ name }) => name)).size === steps.length, 'must have different names')
+    .default([])
+    .describe(
+      'steps of the task, in whose order the agent runs with the instruction of each instead of that of the task; needs the evaluator `steps`',
+    ),
   artifacts: artifactsSpecSchema.prefault({}),
   callback_url: z
     .url({ protocol: /^https?$/ })

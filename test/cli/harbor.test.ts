@@ -131,6 +131,27 @@ describeIf(await dockerMissing(), 'floe harbor in Docker', () => {
     expect(code).toBe(0);
   }, 120_000);
 
+  it('runs the steps of a task in one sandbox, each with its reference solution and its tests', async () => {
+    const test = (condition: string): string =>
+      `if ${condition}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n`;
+    const toml = '[[steps]]\nname = "one"\nmin_reward = 1\n[[steps]]\nname = "two"\n';
+    const folder = folderWith({
+      ...HARBOR_FILES,
+      'task.toml': `[task]\nname = "floe/steps"\n${toml}`,
+      'steps/one/instruction.md': 'Write one.',
+      'steps/one/tests/test.sh': test('[ "$(cat count)" = 1 ]'),
+      'steps/one/tests/secret': '',
+      'steps/one/solution/solve.sh': 'echo 1 > count',
+      'steps/two/instruction.md': 'Write two.',
+      'steps/two/tests/test.sh': test('[ "$(cat count)" = 2 ]'),
+      // The tests of the first step and its reward must not be there.
+      'steps/two/solution/solve.sh': '[ ! -e /tests/secret ] && [ "$(cat count)" = 1 ] && echo 2 > count',
+    });
+    const { output, code } = await inDocker('check', folder);
+    expect(output).toMatch(/oracle +1 .*as expected\n.*noop +0 .*as expected/);
+    expect(code).toBe(0);
+  }, 120_000);
+
   it('builds images for bubblewrap, which has no engine, and keeps them in the image store', async () => {
     const test = 'grep -qx stored built.txt && grep -qx hello greeting.txt';
     const files = {

@@ -113,6 +113,29 @@ headers = { Authorization = "Bearer \${TOKEN}" }
     });
   });
 
+  it('has the allow list of hosts of the task, where tasks may use the network', async () => {
+    const toml = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["pypi.org"]\n';
+    await expect(converted(toml)).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringContaining('environment.network_mode: is allowlist, which needs --allow-network'),
+    });
+    const { task } = await converted(toml, { allowNetwork: true });
+    expect(task.runtime).toMatchObject({ network: 'allowlist', allowed_hosts: ['pypi.org'] });
+  });
+
+  it('has the steps of the task, each with its verifier, and removes the tests of earlier steps', async () => {
+    const toml = '[[steps]]\nname = "one"\nmin_reward = 1\n[[steps]]\nname = "two"\n[steps.agent]\ntimeout_sec = 5\n';
+    const files = { 'steps/one/instruction.md': 'first', 'steps/two/instruction.md': 'second' };
+    const { dir, task } = await converted(toml, {}, files);
+    expect(task.evaluator).toMatchObject({ strategy: 'steps', config: { reward: 'mean' } });
+    expect(task.steps).toMatchObject([
+      { name: 'one', instruction: 'first', min_reward: 1, prepare: [], agent_seconds: 3600, eval_seconds: 720 },
+      { name: 'two', instruction: 'second', prepare: [{ command: 'rm -rf /tests /logs/verifier' }], agent_seconds: 5 },
+    ]);
+    expect(task.steps[1]?.evaluator).toMatchObject({ strategy: 'harbor', config: { tests: [`${dir}/tests`] } });
+    expect(task.budgets.agent).toBe(3600);
+  });
+
   it('is refused when it asks for the network and may not use it', async () => {
     const toml = '[environment]\nnetwork_mode = "public"\n';
     await expect(converted(toml)).rejects.toMatchObject({

@@ -106,6 +106,47 @@ describe('a Harbor task folder', () => {
     expect(task.name).toMatch(/^floe-harbor-/);
   });
 
+  it('has the hosts of its allow list', async () => {
+    const toml = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["pypi.org", "*.example.org:8443"]\n';
+    const hosts = ['pypi.org', '*.example.org:8443'];
+    expect(await loadHarborTask(withToml(toml))).toMatchObject({ network: 'allowlist', allowedHosts: hosts });
+  });
+
+  it('is read with several steps, each with its own files and limits', async () => {
+    const toml = [
+      'multi_step_reward_strategy = "final"\nartifacts = ["/out"]\n[environment.healthcheck]\ncommand = "env-ok"',
+      '[agent]\ntimeout_sec = 9\n[verifier]\nuser = "root"',
+      '[[steps]]\nname = "one"\nmin_reward = 0.5\nartifacts = ["/one"]\n[steps.agent]\ntimeout_sec = 7',
+      '[[steps]]\nname = "two"\n[steps.healthcheck]\ncommand = "two-ok"\n[steps.verifier]\ntimeout_sec = 3',
+    ];
+    const dir = withToml(toml.join('\n'), {
+      'instruction.md': null,
+      'solution/solve.sh': 'shared',
+      'steps/one/instruction.md': 'first',
+      'steps/one/solution/solve.sh': 'true',
+      'steps/two/instruction.md': 'second',
+      'steps/two/tests/test.sh': 'true',
+      'steps/two/workdir/data': '',
+    });
+    const task = await loadHarborTask(dir);
+    expect(task).toMatchObject({ stepReward: 'final', artifacts: ['/out', '/one'] });
+    expect(task.steps).toMatchObject([
+      {
+        ...{ name: 'one', instruction: 'first', minReward: 0.5, agentSeconds: 7, workdirFiles: null },
+        healthchecks: [{ command: 'env-ok' }],
+        verifier: { tests: [join(dir, 'tests')], user: 'root' },
+        solution: { dir: join(dir, 'steps/one/solution') },
+      },
+      {
+        ...{ name: 'two', instruction: 'second', minReward: null, agentSeconds: 9 },
+        workdirFiles: { dir: join(dir, 'steps/two/workdir'), hasSetup: false },
+        healthchecks: [{ command: 'two-ok' }],
+        verifier: { tests: [join(dir, 'tests'), join(dir, 'steps/two/tests')], seconds: 3 },
+        solution: { dir: join(dir, 'solution') },
+      },
+    ]);
+  });
+
   it('is read with its only step, whose tests are copied over those of the task', async () => {
     const toml = '[verifier]\nuser = "root"\n[[steps]]\nname = "first"\n[steps.agent]\ntimeout_sec = 7\n';
     const dir = withToml(toml, {
@@ -148,12 +189,16 @@ describe('a Harbor task folder', () => {
   });
 
   it.each([
-    ['[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n', 'steps: has 2 steps'],
     ['[environment]\nos = "windows"\n', 'environment.os: is windows'],
     ['[environment]\ngpus = 1\n', 'environment.gpus: '],
     ['[agent]\nuser = "dev"\n', 'agent.user: is dev'],
     ['[verifier.environment]\ncpus = 1\n', 'verifier.environment: '],
-    ['[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["pypi.org"]\n', 'network_mode: is allowlist'],
+    ['[environment]\nnetwork_mode = "allowlist"\n', 'allowed_hosts: must name a host'],
+    ['[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a b"]\n', 'allowed_hosts: a b is no host'],
+    [
+      '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.org"]\n[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["b.org"]\n',
+      'verifier.network_mode: the agent and the verifier have different hosts',
+    ],
     [
       '[verifier]\nnetwork_mode = "public"\n',
       "verifier.network_mode: the agent's is unstated and the verifier's is public",

@@ -1,9 +1,9 @@
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { Clock } from '../../core/clock.ts';
-import { FloeError } from '../../core/errors.ts';
+import { asFloeError, FloeError } from '../../core/errors.ts';
 import { customEvaluator } from '../../evaluators/custom.ts';
-import type { Evaluator } from '../../evaluators/evaluator.ts';
+import { type Evaluator, usesFreshRuntime } from '../../evaluators/evaluator.ts';
 import { type PostRunHook, postRunHook } from '../../evaluators/post-run-hook.ts';
 import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
 import type { HarnessAdapter } from '../../harnesses/harness.ts';
@@ -91,5 +91,32 @@ export function createTaskCheck(
     adapter.checkAgent(task.agent);
     if (!customBuilders.includes(task.builder.strategy)) builders.check(task.builder);
     if (task.evaluator !== null) evaluators.check(task.evaluator);
+    checkSteps(task, evaluators);
   };
+}
+
+/** Throws `schema_violation` for steps without the evaluator that combines them, and for steps that cannot be evaluated. */
+function checkSteps({ steps, evaluator }: TaskRequest, evaluators: EvaluatorRegistry): void {
+  const refuse = (path: string, message: string): never => {
+    throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+  };
+  const combines = evaluator?.strategy === 'steps';
+  if (combines !== steps.length > 0) {
+    refuse(
+      'evaluator.strategy',
+      combines ? 'steps is only for a task with steps' : 'must be steps, as the task has steps',
+    );
+  }
+  for (const [index, { evaluator: spec }] of steps.entries()) {
+    const path = `steps.${index}.evaluator`;
+    try {
+      evaluators.check(spec);
+    } catch (thrown) {
+      const { code, message, details } = asFloeError(thrown);
+      throw new FloeError(code, `${path}: ${message}`, details, thrown);
+    }
+    if (usesFreshRuntime(spec, evaluators.get(spec.strategy))) {
+      refuse(`${path}.refresh_runtime`, 'must be false: a step is evaluated in the runtime of the agent');
+    }
+  }
 }

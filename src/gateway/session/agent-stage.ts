@@ -17,6 +17,7 @@ const TAIL_CHARS = 4_000;
 const CALL_LIMITS: readonly ErrorCode[] = ['turn_limit', 'record_limit'];
 
 export type AgentRun = {
+  readonly instruction: string;
   readonly adapter: HarnessAdapter;
   /**
    * Directory of the installed harness, which has the same path in the sandbox and on the host; `null` for a harness that needs no
@@ -39,7 +40,7 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
   const { task } = attempt.lease;
   const baseUrl = `${runtime.proxyOrigin}/s/${run.key}`;
   const launch = run.adapter.launch({
-    instruction: task.instruction,
+    instruction: run.instruction,
     agent: task.agent,
     skills: run.skills,
     baseUrl,

@@ -3,6 +3,7 @@ import { FloeError } from '../../core/errors.ts';
 import { transition } from '../../core/session-state.ts';
 import { StageTimer } from '../../core/stage-timer.ts';
 import { endSpanWith, NO_SPAN, type Span } from '../../core/tracing.ts';
+import type { Evaluation } from '../../evaluators/evaluator.ts';
 import type {
   AgentReport,
   Lease,
@@ -41,6 +42,8 @@ export class Attempt {
   /** The first failure of the attempt, which decides its outcome; `null` when it has none. */
   failure: Failure | null = null;
   agent: AgentReport | null = null;
+  /** The evaluations of the task's steps up to now. */
+  readonly steps: { readonly name: string; readonly evaluation: Evaluation }[] = [];
   /** Counts of the audit that compares sampled with trained tokens, per engine; empty until the trajectory is built. */
   tallies: readonly AuditTally[] = [];
   /** Number of different policy versions that sampled the attempt's tokens. */

@@ -7,11 +7,11 @@ import { OUTCOMES } from '../../core/outcomes.ts';
 import { sessionSummary } from '../../core/session-summary.ts';
 import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import { type CheckedEvaluation, checkedEvaluation, NO_EVALUATION } from '../../evaluators/evaluation-check.ts';
-import type { Evaluator } from '../../evaluators/evaluator.ts';
+import type { Evaluation, Evaluator, EvaluatorLookup } from '../../evaluators/evaluator.ts';
 import type { FinalEvaluation, PostRunHook } from '../../evaluators/post-run-hook.ts';
 import { type Collected, collect } from '../../runtimes/collect.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
-import type { ArtifactsReport, EgressReport, Outcome, SessionSummary } from '../../schema/index.ts';
+import type { ArtifactsReport, EgressReport, Outcome, SessionSummary, TaskStep } from '../../schema/index.ts';
 import type { BuilderRegistry } from '../../tokens/builders/registry.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { proveSameText } from '../../tokens/drift-proof.ts';
@@ -110,20 +110,63 @@ export async function evaluate(
         ? null
         : await startTimer.run('eval', null, attempt.signal, (signal) => raceAbort(freshRuntime.ready, signal));
     const session = evaluatedSession(attempt, input.completions, built);
-    const context = { spec, status: OUTCOMES[outcome].status, runtime, freshRuntime: fresh, session };
+    const steps = attempt.lease.task.steps.map(({ name }) => ({
+      name,
+      evaluation: attempt.steps.find((step) => step.name === name)?.evaluation ?? null,
+    }));
+    const context = { spec, status: OUTCOMES[outcome].status, runtime, freshRuntime: fresh, session, steps };
     const evaluation = await timer.run('eval', null, attempt.signal, (budget) =>
       guarded(budget, (signal) => evaluator.evaluate(context, signal)),
     );
     return checkedEvaluation(evaluator.name, evaluation, session);
   } catch (error) {
-    const failure = classify(error, 'eval');
-    // An earlier failure of the attempt is kept, except when the infrastructure failed during evaluation: then the whole attempt must be
-    // retried.
-    if (OUTCOMES[failure.outcome].retried) attempt.failure = failure;
-    else attempt.fail(failure);
+    failEvaluation(attempt, error);
     // The reward is `null` and not 0, because it could not be computed.
     return NO_EVALUATION;
   }
+}
+
+/**
+ * Evaluates a step after the agent has run it. Resolves with `null` when the outcome of the session needs no evaluation, or when the
+ * evaluation fails; the error then becomes the failure of the attempt. Never rejects.
+ */
+export async function evaluateStep(
+  attempt: Attempt,
+  step: TaskStep,
+  input: {
+    readonly runtime: Runtime;
+    readonly evaluators: EvaluatorLookup;
+    readonly completions: readonly Completion[];
+  },
+  guarded: StallGuard,
+): Promise<Evaluation | null> {
+  const { runtime, evaluators, completions } = input;
+  const { status, evaluated } = OUTCOMES[outcomeOf(attempt)];
+  if (!evaluated) return null;
+  const { budgets, timeout_seconds } = attempt.lease.task;
+  const timer = attempt.newTimer((step.eval_seconds ?? budgets.eval ?? timeout_seconds) * 1000);
+  const { evaluator: spec, instruction } = step;
+  try {
+    const evaluator = evaluators.get(spec.strategy);
+    const session = { ...evaluatedSession(attempt, completions, null), instruction };
+    const context = { spec, status, runtime, freshRuntime: null, session };
+    const evaluation = await timer.run('eval', null, attempt.signal, (budget) =>
+      guarded(budget, (signal) => evaluator.evaluate(context, signal)),
+    );
+    return checkedEvaluation(evaluator.name, evaluation, session);
+  } catch (error) {
+    failEvaluation(attempt, error);
+    return null;
+  }
+}
+
+/** Sets the failure of an attempt whose evaluation failed. */
+function failEvaluation(attempt: Attempt, thrown: unknown): void {
+  const failure = classify(thrown, 'eval');
+  // An earlier failure of the attempt is kept, except when the infrastructure failed during evaluation: then the whole attempt must be
+  // retried.
+  if (OUTCOMES[failure.outcome].retried) attempt.failure = failure;
+  else attempt.fail(failure);
 }
 
 /** Returns the evaluation of a session that no hook has dropped. */

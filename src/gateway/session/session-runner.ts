@@ -9,20 +9,22 @@ import { callRulesOf } from '../../dialects/call-kinds/label.ts';
 import { usesFreshRuntime } from '../../evaluators/evaluator.ts';
 import type { PostRunHook } from '../../evaluators/post-run-hook.ts';
 import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
+import { isBelowMinimum } from '../../evaluators/steps.ts';
 import type { HarnessAdapter } from '../../harnesses/harness.ts';
 import type { Logger } from '../../observe/log.ts';
 import type { ModelProxy } from '../../proxy/http/proxy.ts';
 import type { ProxySession } from '../../proxy/session/session.ts';
 import type { Collected } from '../../runtimes/collect.ts';
+import { runPrepare } from '../../runtimes/prepare.ts';
 import type { Runtime, StartRequest } from '../../runtimes/runtime.ts';
-import type { Lease, Skill } from '../../schema/index.ts';
+import type { Lease, Skill, TaskStep } from '../../schema/index.ts';
 import type { BuilderRegistry } from '../../tokens/builders/registry.ts';
 import type { HostPatterns } from '../egress/rules.ts';
 import { openSessionEgress, type SessionEgress } from '../egress/session-egress.ts';
 import type { StagePools } from '../node/stage-pools.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
 import type { Attempt } from './attempt.ts';
-import { classify, type FailedStage } from './failure.ts';
+import { classify, type FailedStage, sessionError } from './failure.ts';
 import { leaseLostError, partialResultOf } from './partial-result.ts';
 import {
   buildResult,
@@ -31,6 +33,7 @@ import {
   type Decoder,
   encodeResult,
   evaluate,
+  evaluateStep,
   type FreshRuntime,
   type PostrunInput,
   runHooks,
@@ -182,27 +185,74 @@ class SessionRun {
     attempt.enter('RUNNING');
     this.startFreshRuntime();
     await this.runStage('agent', () =>
-      attempt.measure('running_ms', (span) =>
-        attempt.timer.run('agent', toMs(attempt.lease.task.budgets.agent), attempt.signal, (budget) =>
-          this.guardStall('agent', budget, async (signal) => {
-            const session = await this.openProxySession(span);
-            this.session = session;
-            // If the session is stopped, its proxy session is closed before the sandbox has ended, so that no engine continues to sample
-            // for it.
-            const release = onAbort(attempt.signal, () => void session.close().catch(() => undefined));
-            const run = linkAbort(signal, this.callsUsedUp.signal);
-            try {
-              await runAgent(attempt, this.requireRuntime(), this.agentRun(session), run.signal);
-            } finally {
-              run.release();
-              release();
-              await session.close();
-            }
-          }),
-        ),
-      ),
+      attempt.measure('running_ms', async (span) => {
+        const session = await this.openProxySession(span);
+        this.session = session;
+        // If the session is stopped, its proxy session is closed before the sandbox has ended, so that no engine continues to sample for it.
+        const release = onAbort(attempt.signal, () => void session.close().catch(() => undefined));
+        try {
+          const { steps, instruction, budgets } = attempt.lease.task;
+          if (steps.length === 0)
+            await this.runOnce({ instruction, agent_seconds: budgets.agent, prepare: [] }, session);
+          else await this.runSteps(steps, session);
+        } finally {
+          release();
+          await session.close();
+        }
+      }),
     );
     this.releaseRun?.();
+  }
+
+  /** Runs the agent once, after prepare actions. Rejects when floe failed to run it, or when its time is used up. */
+  private async runOnce(
+    { instruction, agent_seconds, prepare }: Pick<TaskStep, 'instruction' | 'agent_seconds' | 'prepare'>,
+    session: ProxySession,
+  ): Promise<void> {
+    const { attempt, deps } = this;
+    const runtime = this.requireRuntime();
+    const within = (limit: number | undefined, work: (signal: AbortSignal) => Promise<void>): Promise<void> =>
+      attempt.timer.run('agent', toMs(limit), attempt.signal, (budget) => this.guardStall('agent', budget, work));
+    if (prepare.length > 0) {
+      await within(attempt.lease.task.budgets.init, (signal) =>
+        runPrepare(runtime, prepare, { uploadRoots: deps.uploadRoots }, signal).catch(this.blameAgent),
+      );
+    }
+    await within(agent_seconds, async (signal) => {
+      const run = linkAbort(signal, this.callsUsedUp.signal);
+      try {
+        await runAgent(attempt, runtime, this.agentRun(instruction, session), run.signal);
+      } finally {
+        run.release();
+      }
+    });
+  }
+
+  /** Rethrows the error of a prepare action. The agent of an earlier step can have caused it. */
+  private readonly blameAgent = (thrown: unknown): never => {
+    const { attempt } = this;
+    const error = asFloeError(thrown);
+    if (attempt.steps.length > 0 && error.code === 'prepare_failed') {
+      attempt.fail({ outcome: 'agent_error', error: sessionError(error, 'agent') });
+    }
+    throw error;
+  };
+
+  /** Runs the agent for each step and evaluates the step, until one of them fails or has a reward below its minimum. */
+  private async runSteps(steps: readonly TaskStep[], session: ProxySession): Promise<void> {
+    const { attempt, deps } = this;
+    const { budgets } = attempt.lease.task;
+    for (const step of steps) {
+      const own = { ...step, agent_seconds: step.agent_seconds ?? budgets.agent };
+      await this.runStage('agent', () => this.runOnce(own, session));
+      if (this.isStopped()) return;
+      const guarded: StallGuard = (signal, work) => this.guardStall('eval', signal, work);
+      const input = { runtime: this.requireRuntime(), evaluators: deps.evaluators, completions: session.completions() };
+      const evaluation = await attempt.measure('eval_ms', () => evaluateStep(attempt, step, input, guarded));
+      if (evaluation === null) return;
+      attempt.steps.push({ name: step.name, evaluation });
+      if (attempt.failure !== null || isBelowMinimum(step, evaluation)) return;
+    }
   }
 
   /**
@@ -402,10 +452,11 @@ class SessionRun {
     };
   }
 
-  private agentRun(session: ProxySession): AgentRun {
+  private agentRun(instruction: string, session: ProxySession): AgentRun {
     const { adapter } = this;
     if (adapter === null) throw new FloeError('internal', `session ${this.attempt.id} runs without a harness`);
     return {
+      instruction,
       adapter,
       installDir: this.installDir,
       contextWindow: this.deps.proxy.maxModelLen(this.attempt.lease.task.engine.pool),
