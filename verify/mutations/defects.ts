@@ -356,8 +356,8 @@ export const MUTATIONS: readonly Mutation[] = [
   {
     name: 'keys: the key of an agent that has ended is accepted while the session is evaluated',
     file: 'src/gateway/session/session-runner.ts',
-    find: '              release();\n              await session.close();',
-    replace: '              release();',
+    find: '          release();\n          await session.close();',
+    replace: '          release();',
     tests: ['test/gateway/session/ended-agent.test.ts'],
   },
   {
@@ -374,8 +374,9 @@ export const MUTATIONS: readonly Mutation[] = [
   {
     name: 'rewards: an agent that used up its time gets 0 when the evaluation does not end',
     file: 'src/gateway/session/postrun-stage.ts',
-    find: '    else attempt.fail(failure);',
-    replace: "    else attempt.fail(failure);\n    if (outcome === 'agent_timeout') return { reward: 0, details: {} };",
+    find: '    failEvaluation(attempt, error);\n    // The reward',
+    replace:
+      "    failEvaluation(attempt, error);\n    if (outcome === 'agent_timeout') return { reward: 0, details: {} };\n    // The reward",
     tests: ['test/gateway/session/ended-agent.test.ts'],
   },
   {
