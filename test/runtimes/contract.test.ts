@@ -168,6 +168,7 @@ describe.each(runtimeBackendSchema.options)('the %s runtime', (backend) => {
           code: 'runtime_failed',
         });
       }
+      expect((await sh('echo works')).stdout).toBe('works\n');
     });
 
     it('returns null where there is no regular file and never waits for a FIFO', async () => {

@@ -6,11 +6,6 @@ import type { FileReply, FileRequest } from './messages.ts';
 /** User and group that own the files which the box server creates; `null` when it creates them as its own user. */
 export type FileOwner = { readonly uid: number; readonly gid: number } | null;
 
-type OpenFile = {
-  /** Settles when all parts that have arrived are written. */
-  written: Promise<FileHandle>;
-};
-
 const CREATE_FLAGS = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK;
 
@@ -18,7 +13,8 @@ const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK;
 export class BoxFiles {
   private readonly owner: FileOwner;
   private readonly reply: (message: FileReply, body?: Buffer) => void;
-  private readonly open = new Map<number, OpenFile>();
+  /** Files that are being written, by the number of the request. A promise settles when all parts that have arrived are written. */
+  private readonly open = new Map<number, Promise<FileHandle>>();
 
   constructor(owner: FileOwner, reply: (message: FileReply, body?: Buffer) => void) {
     this.owner = owner;
@@ -29,14 +25,12 @@ export class BoxFiles {
   receive(request: FileRequest, body: Buffer): void {
     const { id } = request;
     if (request.type === 'create_file') {
-      const written = this.create(request.path, request.mode);
-      written.catch(() => {});
-      this.open.set(id, { written });
+      this.continueFile(id, this.create(request.path, request.mode));
       return;
     }
     if (request.type === 'append') {
-      const file = this.open.get(id);
-      if (file !== undefined) file.written = append(file.written, body);
+      const written = this.open.get(id);
+      if (written !== undefined) this.continueFile(id, append(written, body));
       return;
     }
     this.perform(request).then(
@@ -46,6 +40,12 @@ export class BoxFiles {
       },
       (cause: Error) => this.reply({ type: 'file_failed', id, message: cause.message }),
     );
+  }
+
+  /** Remembers how far a file is written. Its failure is reported when the gateway closes the file, which can be later. */
+  private continueFile(id: number, written: Promise<FileHandle>): void {
+    written.catch(() => {});
+    this.open.set(id, written);
   }
 
   private async perform(
@@ -64,9 +64,9 @@ export class BoxFiles {
         await symlink(request.target, request.path);
         return 'file_done';
       case 'close_file': {
-        const file = this.open.get(request.id);
+        const written = this.open.get(request.id);
         this.open.delete(request.id);
-        await (await file?.written)?.close();
+        await (await written)?.close();
         return 'file_done';
       }
       case 'read_file':
@@ -101,8 +101,13 @@ export class BoxFiles {
 
 async function append(written: Promise<FileHandle>, body: Buffer): Promise<FileHandle> {
   const handle = await written;
-  await handle.writeFile(body);
-  return handle;
+  try {
+    await handle.writeFile(body);
+    return handle;
+  } catch (error) {
+    await handle.close();
+    throw error;
+  }
 }
 
 async function isDirectory(path: string): Promise<boolean> {
