@@ -12,7 +12,7 @@ import type {
   StartRequest,
 } from '../../runtimes/runtime.ts';
 import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../../schema/index.ts';
-import { preparedKey } from './prepared-key.ts';
+import { PreparedKeys } from './prepared-key.ts';
 import type { PreparedSnapshots } from './prepared-snapshots.ts';
 
 /** Counts of the sandboxes of one back end, such as bubblewrap, that are starting or wait for their start. */
@@ -101,8 +101,8 @@ export class Sandboxes {
   private readonly options: SandboxOptions;
   /** Result of the probe of each back end. A back end is probed once, because an operator who repairs it must restart the node. */
   private readonly probes = new Map<RuntimeBackend, Promise<RuntimeProblem | null>>();
-
   private readonly descriptions = new Map<RuntimeBackend, Promise<RuntimeDescription | null>>();
+  private readonly preparedKeys = new PreparedKeys();
 
   constructor(options: SandboxOptions) {
     this.options = options;
@@ -170,7 +170,7 @@ export class Sandboxes {
     this.descriptions.set(backend, described);
     if ((await described)?.capabilities.snapshots.files !== 'all') return null;
     // An upload that is refused or missing is reported by the preparation.
-    return preparedKey(backend, spec, prepare, this.options.uploadRoots).catch(() => null);
+    return this.preparedKeys.of(backend, spec, prepare, this.options.uploadRoots).catch(() => null);
   }
 
   private async startRuntime(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
