@@ -180,15 +180,15 @@ export class ApptainerProvider implements RuntimeProvider {
     const { spec } = request;
     const { clock, owner } = this.options;
     const spawner = labelled(this.options.spawner, owner, request.name);
-    const listener = await BoxListener.open(join(dir, 'sockets', BOX_SOCKET));
+    const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
+    const listener = await BoxListener.open(join(dir, 'sockets', BOX_SOCKET), maxBodyBytes);
     let sandbox: Sandbox | null = null;
     try {
       sandbox = await this.spawn(dir, programs, image, request, spawner);
       const started = sandbox;
-      const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
       const failed = earlyEnd(started.process);
       failed.catch(() => {});
-      const connection = await listener.accept(maxBodyBytes, failed, signal);
+      const connection = await listener.accept(failed, signal);
       const paths = await createPaths(connection, spec.workdir);
       return new BoxRuntime({
         ...{

@@ -288,20 +288,35 @@ export class BoxListener {
   private readonly server: Server;
   private readonly socketPath: string;
   private readonly directory: FileHandle | null;
+  /** The first connection, once its box server is ready. The box server can connect before anything waits for it. */
+  private readonly connected: Promise<BoxConnection>;
 
   /** `directory` is the directory of the socket, if the socket's address contains its descriptor. */
-  private constructor(server: Server, socketPath: string, directory: FileHandle | null) {
+  private constructor(server: Server, socketPath: string, directory: FileHandle | null, maxBodyBytes: number) {
     this.server = server;
     this.socketPath = socketPath;
     this.directory = directory;
+    this.connected = new Promise((resolve) => {
+      let isFirst = true;
+      server.on('connection', (socket) => {
+        if (!isFirst) {
+          socket.destroy();
+          return;
+        }
+        isFirst = false;
+        server.close();
+        const connection = new BoxConnection(socket, maxBodyBytes, () => resolve(connection));
+      });
+    });
   }
 
-  static async open(socketPath: string): Promise<BoxListener> {
+  /** Listens on the socket. Replies of the box server have bodies of at most `maxBodyBytes` bytes. */
+  static async open(socketPath: string, maxBodyBytes: number): Promise<BoxListener> {
     const server = createServer();
     // The state directory of a gateway can be longer than the path of a socket. The address of its descriptor never is.
     const isLong = Buffer.byteLength(socketPath) > MAX_SOCKET_PATH_BYTES;
     const directory = isLong ? await open(dirname(socketPath)) : null;
-    const listener = new BoxListener(server, socketPath, directory);
+    const listener = new BoxListener(server, socketPath, directory, maxBodyBytes);
     try {
       await new Promise<void>((resolve, reject) => {
         server.once('error', reject);
@@ -323,25 +338,13 @@ export class BoxListener {
    * Waits for the first connection, which is that of the box server because it connects before it runs any command, and until the box server
    * is ready. No other connection is accepted. Rejects with the reason of `signal`, or with the error with which `failed` rejects.
    */
-  async accept(maxBodyBytes: number, failed: Promise<never>, signal: AbortSignal): Promise<BoxConnection> {
-    const connected = new Promise<BoxConnection>((resolve) => {
-      let isFirst = true;
-      this.server.on('connection', (socket) => {
-        if (!isFirst) {
-          socket.destroy();
-          return;
-        }
-        isFirst = false;
-        this.server.close();
-        const connection = new BoxConnection(socket, maxBodyBytes, () => resolve(connection));
-      });
-    });
+  async accept(failed: Promise<never>, signal: AbortSignal): Promise<BoxConnection> {
     let release = (): void => {};
     const aborted = new Promise<never>((_resolve, reject) => {
       release = onAbort(signal, () => reject(signal.reason));
     });
     try {
-      return await Promise.race([connected, failed, aborted]);
+      return await Promise.race([this.connected, failed, aborted]);
     } finally {
       release();
       await this.close();

@@ -39,10 +39,10 @@ export async function startToolServer(
   let listener: BoxListener | null = null;
   let ended: Promise<unknown> = Promise.resolve();
   try {
-    listener = await BoxListener.open(join(dir, 's'));
+    listener = await BoxListener.open(join(dir, 's'), replyBodyBytes(maxOutputBytes));
     const running = run(join(dir, 's'), killing.signal);
     ended = running.catch(() => {});
-    const connection = await listener.accept(replyBodyBytes(maxOutputBytes), failure(running), signal);
+    const connection = await listener.accept(failure(running), signal);
     const end = async (): Promise<void> => {
       connection.requestEnd();
       const kill = () => killing.abort(new FloeError('runtime_failed', 'the box server did not end when it was asked'));

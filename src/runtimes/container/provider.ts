@@ -177,7 +177,8 @@ export class ContainerProvider implements RuntimeProvider {
     signal: AbortSignal,
   ): Promise<Runtime> {
     const { spec, name } = request;
-    const listener = await BoxListener.open(join(dir, BOX_SOCKET));
+    const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
+    const listener = await BoxListener.open(join(dir, BOX_SOCKET), maxBodyBytes);
     let id: string | null = null;
     const starting = new AbortController();
     try {
@@ -185,8 +186,7 @@ export class ContainerProvider implements RuntimeProvider {
       await this.engine.start(id, signal);
       const failed = this.failure(id, AbortSignal.any([signal, starting.signal]));
       failed.catch(() => {});
-      const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
-      const connection = await listener.accept(maxBodyBytes, failed, signal);
+      const connection = await listener.accept(failed, signal);
       const container = id;
       const paths = await createPaths(connection, spec.workdir);
       const { clock, owner, spawner } = this.options;

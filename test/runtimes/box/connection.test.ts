@@ -1,3 +1,4 @@
+import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, rm, symlink } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -17,7 +18,7 @@ let listener: BoxListener;
 const path = (): string => join(dir, 'box.sock');
 beforeEach(async () => {
   dir = await mkdtemp(join(tmpdir(), 'floe-box-'));
-  listener = await BoxListener.open(path());
+  listener = await BoxListener.open(path(), MAX_BODY_BYTES);
 });
 afterEach(async () => {
   await listener.close();
@@ -30,7 +31,7 @@ function send(socket: Socket, reply: BoxReply | object, body?: Buffer): void {
 
 /** Connects to the gateway as a box server does. */
 async function connected(): Promise<{ readonly server: Socket; readonly connection: BoxConnection }> {
-  const accepted = listener.accept(MAX_BODY_BYTES, new Promise<never>(() => {}), never);
+  const accepted = listener.accept(new Promise<never>(() => {}), never);
   const server = connect(path());
   send(server, { type: 'ready', environment: {} });
   return { server, connection: await accepted };
@@ -46,13 +47,24 @@ describe('the listener for a box server', () => {
     server.destroy();
   });
 
+  it('returns a connection that was opened before it was awaited', async () => {
+    const server = connect(path());
+    send(server, { type: 'ready', environment: { LANG: 'C' } });
+    await expect(once(server, 'connect')).resolves.toEqual([]);
+    // The listener accepts the connection in a later turn of the event loop.
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    const connection = await listener.accept(new Promise<never>(() => {}), never);
+    expect(connection.environment).toEqual({ LANG: 'C' });
+    server.destroy();
+  });
+
   it('listens in a directory whose path is too long for a Unix socket, and leaves no file', async () => {
     const deep = join(dir, 'd'.repeat(120));
     await mkdir(deep);
     await symlink(deep, join(dir, 'short'));
-    const own = await BoxListener.open(join(deep, 'box.sock'));
+    const own = await BoxListener.open(join(deep, 'box.sock'), MAX_BODY_BYTES);
     expect(await readdir(deep)).toEqual(['box.sock']);
-    const accepted = own.accept(MAX_BODY_BYTES, new Promise<never>(() => {}), never);
+    const accepted = own.accept(new Promise<never>(() => {}), never);
     const server = connect(join(dir, 'short', 'box.sock'));
     send(server, { type: 'ready', environment: {} });
     (await accepted).close();
@@ -62,18 +74,18 @@ describe('the listener for a box server', () => {
 
   it('rejects when its directory with a long path does not exist', async () => {
     const deep = join(dir, 'd'.repeat(120), 'box.sock');
-    await expect(BoxListener.open(deep)).rejects.toMatchObject({ code: 'ENOENT' });
+    await expect(BoxListener.open(deep, MAX_BODY_BYTES)).rejects.toMatchObject({ code: 'ENOENT' });
   });
 
   it('rejects with the failure of the sandbox when it ends before its box server is ready', async () => {
     const failure = new Error('the container ended');
-    const accepted = listener.accept(MAX_BODY_BYTES, Promise.reject(failure), never);
+    const accepted = listener.accept(Promise.reject(failure), never);
     await expect(accepted).rejects.toBe(failure);
   });
 
   it('rejects with the reason of its signal', async () => {
     const reason = new Error('stopped');
-    const accepted = listener.accept(MAX_BODY_BYTES, new Promise<never>(() => {}), AbortSignal.abort(reason));
+    const accepted = listener.accept(new Promise<never>(() => {}), AbortSignal.abort(reason));
     await expect(accepted).rejects.toBe(reason);
   });
 });

@@ -26,8 +26,8 @@ let answer: (request: BoxRequest) => readonly [header: object, body?: Buffer] | 
 
 beforeEach(async () => {
   dir = await mkdtemp(join(tmpdir(), 'floe-tools-'));
-  const listener = await BoxListener.open(join(dir, 's'));
-  const accepted = listener.accept(2_000_000, new Promise<never>(() => {}), never);
+  const listener = await BoxListener.open(join(dir, 's'), 2_000_000);
+  const accepted = listener.accept(new Promise<never>(() => {}), never);
   server = connect(join(dir, 's'));
   const send = (header: object, body?: Buffer) => {
     for (const part of encodeFrame(header, body)) server.write(part);
