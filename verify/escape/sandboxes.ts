@@ -13,20 +13,15 @@ import { dirname, join } from 'node:path';
 import { abortAfter } from '../../src/core/abort.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import { removeTree } from '../../src/core/remove-tree.ts';
-import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
 import type { ExecRequest, ExecResult, Runtime } from '../../src/runtimes/runtime.ts';
-import { createSpawner } from '../../src/runtimes/spawn/client.ts';
 import { type RuntimeBackend, runtimeBackendSchema, runtimeSpecSchema } from '../../src/schema/index.ts';
 import { processesWith } from '../faults/child.ts';
 import { makeDebianImage } from '../fixtures/debian-image.ts';
 import { neighbourCommand } from '../hostile/attacks/sandbox.ts';
 import { PROBE_BROKE, PROBE_END, probe } from '../hostile/perl.ts';
 import type { PrivateEngine } from '../services/container-engine.ts';
-import { startDockerDaemon } from '../services/docker-daemon.ts';
-import { startPodmanService } from '../services/podman-service.ts';
 import { childrenOf } from '../services/processes.ts';
-import { findTool } from '../services/tools.ts';
-import { APPTAINER_VARIABLE } from '../services/unprivileged.ts';
+import { openRuntime } from '../services/runtime-provider.ts';
 import { BOMBS, type Bomb, type BombEnd } from './bombs.ts';
 import { PACKAGES } from './image.ts';
 import { latencyOf } from './latency.ts';
@@ -102,11 +97,6 @@ async function openHost(dir: string, stateDir: string, engine: PrivateEngine | n
       datagrams.close();
     },
   };
-}
-
-async function startEngine(backend: RuntimeBackend): Promise<PrivateEngine | null> {
-  if (backend === 'docker') return startDockerDaemon();
-  return backend === 'podman' ? startPodmanService() : null;
 }
 
 /** Reason with which a command is aborted at its time limit. */
@@ -246,23 +236,14 @@ async function main(backend: RuntimeBackend, parallel: number): Promise<Findings
   chmodSync(dir, 0o755);
   const stateDir = join(dir, 'state');
   const mark = randomBytes(8).toString('hex');
-  const engine = await startEngine(backend);
-  const spawner = await createSpawner();
+  makeDebianImage(dir, PACKAGES);
+  const opened = await openRuntime(backend, stateDir, { name: IMAGE, directory: join(dir, 'root') });
+  const { provider, engine, image } = opened;
   try {
-    makeDebianImage(dir, PACKAGES);
-    const directory = join(dir, 'root');
-    await engine?.importImage(IMAGE, directory);
-    const provider = createRuntimeProviders({
-      ...{ spawner, clock: systemClock, stateDir },
-      dockerSocket: engine?.socketPath,
-      podmanSocket: engine?.socketPath,
-      apptainerCommand: process.env[APPTAINER_VARIABLE] ?? findTool('apptainer') ?? undefined,
-    }).get(backend);
-    if (provider === undefined) throw new Error(`there is no runtime ${backend}`);
     const problem = await provider.probe();
     if (problem !== null) return { skipped: `${problem.problem}: ${problem.remedy}` };
     const spec = runtimeSpecSchema.parse({
-      ...{ image: engine === null ? directory : IMAGE, env: { [MARK]: mark } },
+      ...{ image, env: { [MARK]: mark } },
       ...{ memory_mb: 96, storage_mb: 32, max_processes: 32, max_file_mb: 16, max_output_mb: 1, cpus: 0.5 },
     });
     const host = await openHost(dir, stateDir, engine);
@@ -294,8 +275,7 @@ async function main(backend: RuntimeBackend, parallel: number): Promise<Findings
       ],
     };
   } finally {
-    await spawner.close();
-    await engine?.stop();
+    await opened.close();
     await removeTree(dir);
   }
 }

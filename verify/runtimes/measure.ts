@@ -8,16 +8,10 @@ import { percentile } from '../../bench/report.ts';
 import { MIB } from '../../src/core/bytes.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import { removeTree } from '../../src/core/remove-tree.ts';
-import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
 import type { Runtime, RuntimeCapabilities, RuntimeSnapshot } from '../../src/runtimes/runtime.ts';
-import { createSpawner } from '../../src/runtimes/spawn/client.ts';
 import { type RuntimeBackend, runtimeBackendSchema, runtimeSpecSchema } from '../../src/schema/index.ts';
 import { makeImage } from '../fixtures/image.ts';
-import type { PrivateEngine } from '../services/container-engine.ts';
-import { startDockerDaemon } from '../services/docker-daemon.ts';
-import { startPodmanService } from '../services/podman-service.ts';
-import { findTool } from '../services/tools.ts';
-import { APPTAINER_VARIABLE } from '../services/unprivileged.ts';
+import { openRuntime } from '../services/runtime-provider.ts';
 
 /** Numbers of sandboxes that are started one after the other, of commands, and of sandboxes that are started as fast as possible. */
 const STARTS = 15;
@@ -65,22 +59,14 @@ const NO_SNAPSHOT_TIMES: SnapshotTimes = {
 
 async function measure(backend: RuntimeBackend): Promise<Measurement> {
   const dir = mkdtempSync(join(tmpdir(), 'floe-measure-'));
-  const spawner = await createSpawner();
-  const engine = await startEngine(backend);
+  const directory = join(dir, 'image');
+  mkdirSync(directory);
+  makeImage(directory, ['split']);
+  const stateDir = join(dir, 'state');
+  const opened = await openRuntime(backend, stateDir, { name: IMAGE, directory });
   try {
-    const directory = join(dir, 'image');
-    mkdirSync(directory);
-    makeImage(directory, ['split']);
-    await engine?.importImage(IMAGE, directory);
-    const image = engine !== null ? IMAGE : backend === 'apptainer' ? directory : null;
-    const stateDir = join(dir, 'state');
-    const provider = createRuntimeProviders({
-      ...{ spawner, clock: systemClock, stateDir },
-      dockerSocket: engine?.socketPath,
-      podmanSocket: engine?.socketPath,
-      apptainerCommand: process.env[APPTAINER_VARIABLE] ?? findTool('apptainer') ?? undefined,
-    }).get(backend);
-    if (provider === undefined) throw new Error(`there is no runtime ${backend}`);
+    const { provider } = opened;
+    const image = opened.engine !== null || backend === 'apptainer' ? opened.image : null;
     const spec = runtimeSpecSchema.parse({ image, memory_mb: 256 });
     let count = 0;
     const start = (): Promise<Runtime> =>
@@ -103,15 +89,9 @@ async function measure(backend: RuntimeBackend): Promise<Measurement> {
       ...(capabilities.snapshots.method === 'none' ? NO_SNAPSHOT_TIMES : await snapshots(start)),
     };
   } finally {
-    await engine?.stop();
-    await spawner.close();
+    await opened.close();
     await removeTree(dir);
   }
-}
-
-async function startEngine(backend: RuntimeBackend): Promise<PrivateEngine | null> {
-  if (backend === 'docker') return startDockerDaemon();
-  return backend === 'podman' ? startPodmanService() : null;
 }
 
 async function exec(runtime: Runtime): Promise<void> {

@@ -1,0 +1,53 @@
+import { systemClock } from '../../src/core/clock.ts';
+import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
+import type { RuntimeProvider } from '../../src/runtimes/runtime.ts';
+import { createSpawner } from '../../src/runtimes/spawn/client.ts';
+import type { RuntimeBackend } from '../../src/schema/index.ts';
+import type { PrivateEngine } from './container-engine.ts';
+import { startDockerDaemon } from './docker-daemon.ts';
+import { startPodmanService } from './podman-service.ts';
+import { findTool } from './tools.ts';
+import { APPTAINER_VARIABLE } from './unprivileged.ts';
+
+/** A runtime of this machine that a verification measures or attacks. */
+export type RuntimeUnderTest = {
+  readonly provider: RuntimeProvider;
+  /** The container engine that was started for it; `null` for a runtime without one. */
+  readonly engine: PrivateEngine | null;
+  /** How `runtime.image` names the image: its name in the container engine, or its directory. */
+  readonly image: string;
+  readonly close: () => Promise<void>;
+};
+
+/** Starts what the runtime `backend` needs. `directory` has the root file system of an image, which a container engine gets as `name`. */
+export async function openRuntime(
+  backend: RuntimeBackend,
+  stateDir: string,
+  { name, directory }: { readonly name: string; readonly directory: string },
+): Promise<RuntimeUnderTest> {
+  const engine = await startEngine(backend);
+  const spawner = await createSpawner();
+  const close = async (): Promise<void> => {
+    await spawner.close();
+    await engine?.stop();
+  };
+  try {
+    await engine?.importImage(name, directory);
+    const provider = createRuntimeProviders({
+      ...{ spawner, clock: systemClock, stateDir },
+      dockerSocket: engine?.socketPath,
+      podmanSocket: engine?.socketPath,
+      apptainerCommand: process.env[APPTAINER_VARIABLE] ?? findTool('apptainer') ?? undefined,
+    }).get(backend);
+    if (provider === undefined) throw new Error(`there is no runtime ${backend}`);
+    return { provider, engine, image: engine === null ? directory : name, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+async function startEngine(backend: RuntimeBackend): Promise<PrivateEngine | null> {
+  if (backend === 'docker') return startDockerDaemon();
+  return backend === 'podman' ? startPodmanService() : null;
+}
