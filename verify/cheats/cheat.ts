@@ -16,6 +16,8 @@ export type Work = {
   readonly metadata?: Record<string, unknown>;
   readonly task?: Partial<Pick<TaskRequestInput, 'budgets'>>;
   readonly network?: 'none' | 'host';
+  /** Whether the agent's sandbox and the fresh one may start from the same snapshot of prepared files. */
+  readonly sharesPrepared?: boolean;
 };
 
 /** An agent that tries to get a reward without doing its work. */
@@ -103,6 +105,7 @@ export function taskOf({ id, work, command, says }: SessionPlan, place: Place): 
       network: work.network ?? 'none',
       env: { FLOE_FAULT_MARK: place.mark },
       prepare: work.prepare,
+      share_prepared: work.sharesPrepared === true,
     },
   };
 }
