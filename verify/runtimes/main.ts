@@ -161,7 +161,7 @@ function tableOf(rows: readonly Row[]): string {
 const PRIVILEGES = { any: 'any user', engine: 'a user of the engine', not_root: 'any user but root' };
 
 /** Sessions whose shells are measured at once; rounds, and commands and cells per round. */
-const TOOLS_MEASURED = { sessions: 16, rounds: 2, commands: 10, cells: 100 };
+const TOOLS_MEASURED = { sessions: 64, rounds: 2, commands: 10, cells: 100 };
 
 const NO_TOOL_KEYS = { shell_p50_ms: null, shell_over_tmux: null, ipython_p50_ms: null, ipython_over_jupyter: null };
 
