@@ -128,11 +128,11 @@ function tableOf(rows: readonly Row[]): string {
   const limits: readonly LimitField[] = ['memory_mb', 'max_processes', 'cpus', 'storage_mb', 'max_output_mb'];
   const head = ['runtime', 'isolation', ...limits, 'networks', 'gateway may be', 'snapshots'];
   const cells = rows.map(({ name, measurement, passed, failed }) => {
-    if (measurement === null) return [name, ...Array(head.length + 6).fill('–')];
-    const { capabilities, start_p50_ms, starts_per_s, exec_p50_ms, memory_mb } = measurement;
+    if (measurement === null) return [name, ...Array(head.length + 7).fill('–')];
+    const { capabilities, start_p50_ms, starts_per_s, exec_p50_ms, shell_p50_ms, memory_mb } = measurement;
     const { snapshot_p50_ms, restore_p50_ms } = measurement;
     const enforced = (field: LimitField): Enforcement | '–' => capabilities.limits?.[field] ?? '–';
-    const numbers = [start_p50_ms, starts_per_s, exec_p50_ms, snapshot_p50_ms, restore_p50_ms, memory_mb];
+    const numbers = [start_p50_ms, starts_per_s, exec_p50_ms, shell_p50_ms, snapshot_p50_ms, restore_p50_ms, memory_mb];
     const figures = numbers.map((value) => value?.toFixed(1) ?? '–');
     return [
       ...[name, capabilities.isolation, ...limits.map(enforced)],
@@ -150,6 +150,7 @@ function tableOf(rows: readonly Row[]): string {
     'start p50 ms',
     'starts/s',
     'exec p50 ms',
+    'shell p50 ms',
     'snapshot p50 ms',
     'restore p50 ms',
     'memory MiB',

@@ -25,6 +25,9 @@ const TREE_FILE_BYTES = 100_000;
 const SNAPSHOTS = 10;
 const RESTORES = 15;
 
+/** Maximum time in milliseconds of a command in a shell. */
+const SHELL_LIMIT_MS = 60_000;
+
 const IMAGE = 'floe-measure';
 const never = new AbortController().signal;
 
@@ -36,6 +39,8 @@ export type Measurement = {
   readonly starts_per_s: number | null;
   /** Median time in milliseconds of `/bin/sh -c :`; `null` when the sandboxes run no commands. */
   readonly exec_p50_ms: number | null;
+  /** Median time in milliseconds of a command in a shell that keeps its state; `null` when the sandboxes run no commands. */
+  readonly shell_p50_ms: number | null;
   /** Proportional memory in MiB of the idle processes of a sandbox; `null` when it has none. */
   readonly memory_mb: number | null;
 } & SnapshotTimes;
@@ -75,6 +80,7 @@ async function measure(backend: RuntimeBackend): Promise<Measurement> {
     const first = await start();
     const { capabilities } = await provider.describe();
     const execMs = capabilities.limits === null ? [] : await times(COMMANDS, () => exec(first));
+    const shellMs = capabilities.limits === null ? [] : await shellTimes(first);
     const memoryMb = memoryOf(join(stateDir, `${backend}-${process.pid}`));
     await first.stop();
     const started: Runtime[] = [];
@@ -85,6 +91,7 @@ async function measure(backend: RuntimeBackend): Promise<Measurement> {
       start_p50_ms: percentile(startMs, 0.5),
       starts_per_s: capabilities.limits === null ? null : await burst(start),
       exec_p50_ms: percentile(execMs, 0.5),
+      shell_p50_ms: percentile(shellMs, 0.5),
       memory_mb: memoryMb,
       ...(capabilities.snapshots.method === 'none' ? NO_SNAPSHOT_TIMES : await snapshots(start)),
     };
@@ -97,6 +104,23 @@ async function measure(backend: RuntimeBackend): Promise<Measurement> {
 async function exec(runtime: Runtime): Promise<void> {
   const { exitCode } = await runtime.exec({ command: ':' }, never);
   if (exitCode !== 0) throw new Error(`a command ended with ${exitCode}`);
+}
+
+/** Returns the time in milliseconds of each of {@link COMMANDS} commands in one shell. */
+async function shellTimes(runtime: Runtime): Promise<number[]> {
+  const tools = await runtime.openTools(never);
+  const shell = tools.shell();
+  const command = async (): Promise<void> => {
+    const { stdout } = await shell.run('echo works', { timeoutMs: SHELL_LIMIT_MS }, never);
+    if (stdout !== 'works\n') throw new Error(`a command in a shell printed ${stdout}`);
+  };
+  try {
+    // The first command starts the shell.
+    await command();
+    return await times(COMMANDS, command);
+  } finally {
+    await tools.close();
+  }
 }
 
 /** Returns the time in milliseconds of each of `count` runs of `work`, one after the other. */
