@@ -175,6 +175,7 @@ async function piBare(sim: SimServer, installDir: string): Promise<number> {
     apiKey: 'none',
     contextWindow: 32_768,
     paths,
+    toolServer: { command: [], env: {} },
     installDir,
   });
   for (const file of launch.files) {

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox.ts';
 import type { AgentSpec, McpServer } from '../schema/index.ts';
 import { type TomlTable, toToml } from './config-text.ts';
-import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
+import { type CheckedContext, defineHarness, refuseAgent, toolCallMs } from './define.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { MODEL_TIMEOUT_MS, skillFiles, tokenLimits, withLogLink } from './launch.ts';
@@ -121,16 +121,19 @@ function configOf({ agent, baseUrl, contextWindow, settings }: CheckedContext<Se
         stream_idle_timeout_ms: MODEL_TIMEOUT_MS,
       },
     },
-    mcp_servers: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, mcpServer(server)])),
+    mcp_servers: Object.fromEntries(
+      agent.mcp_servers.map((server) => [server.name, mcpServer(server, toolCallMs(agent, server))]),
+    ),
   };
 }
 
-function mcpServer(server: McpServer): TomlTable {
+function mcpServer(server: McpServer, callMs: number | undefined): TomlTable {
   // An MCP server is marked as required, because Codex otherwise continues without a server that does not start.
   const required = true;
+  const more = { required, tool_timeout_sec: callMs === undefined ? undefined : callMs / 1000 };
   return server.transport === 'stdio'
-    ? { command: server.command, args: server.args, env: server.env, required }
-    : { url: server.url, http_headers: server.headers, required };
+    ? { command: server.command, args: server.args, env: server.env, ...more }
+    : { url: server.url, http_headers: server.headers, ...more };
 }
 
 /**

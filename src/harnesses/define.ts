@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
-import type { AgentSpec, DialectName } from '../schema/index.ts';
+import type { AgentSpec, DialectName, McpServer } from '../schema/index.ts';
 import type {
   AgentFeature,
   HarnessAdapter,
@@ -12,8 +12,13 @@ import type {
   LaunchContext,
 } from './harness.ts';
 
+/** Name of the MCP server of floe's tools. Harnesses make it a part of the names of the tools. */
+const TOOL_SERVER = 'floe';
+/** Time limit in milliseconds of a call to floe's tools in a harness. It is longer than the longest limit that a call can set for itself. */
+const TOOL_CALL_MS = 3_660_000;
+
 /** A launch context with a chosen dialect, checked settings of the adapter, and a checked directory of the installation. */
-export type CheckedContext<Settings> = Omit<LaunchContext, 'installDir'> & {
+export type CheckedContext<Settings> = Omit<LaunchContext, 'installDir' | 'toolServer'> & {
   readonly dialect: DialectName;
   readonly settings: Settings;
   /**
@@ -60,6 +65,7 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
       for (const [feature, field] of requestedFeatures(agent)) {
         if (!features.includes(feature)) refuseAgent(field, `the ${name} harness does not support it`);
       }
+      refuseSecondToolServer(agent);
       if (features.includes('custom_shell') && (agent.custom_shell ?? '').trim() === '') {
         refuseAgent('agent.custom_shell', `is required by the ${name} harness`, 'schema_violation');
       }
@@ -74,6 +80,7 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
       }
       return definition.launch({
         ...context,
+        agent: agent.floe_tools ? withToolServer(context) : agent,
         dialect: agent.dialect ?? dialects[0],
         settings: settingsOf(agent),
         installDir: installDir ?? '',
@@ -88,10 +95,34 @@ function refuseDialect(name: string, dialects: readonly DialectName[], { dialect
   refuseAgent('agent.dialect', `${name} does not support ${dialect}; it supports ${dialects.join(', ')}`);
 }
 
+/** Refuses an MCP server of the task that has the name of floe's own, when the agent has both. */
+function refuseSecondToolServer({ floe_tools: isOffered, mcp_servers: servers }: AgentSpec): void {
+  const index = servers.findIndex(({ name }) => name === TOOL_SERVER);
+  if (!isOffered || index === -1) return;
+  const message = `${TOOL_SERVER} is the name of the server of agent.floe_tools`;
+  refuseAgent(`agent.mcp_servers.${index}.name`, message, 'schema_violation');
+}
+
+/** Returns the agent with floe's tools as one more MCP server. */
+function withToolServer({ agent, toolServer }: LaunchContext): AgentSpec {
+  const [command = '', ...args] = toolServer.command;
+  const server: McpServer = { name: TOOL_SERVER, transport: 'stdio', command, args, env: toolServer.env };
+  return { ...agent, mcp_servers: [...agent.mcp_servers, server] };
+}
+
+/**
+ * Returns the time limit in milliseconds that a harness must set for calls to an MCP server of the agent; `undefined` for the default of the
+ * harness. Its default is too short for floe's tools, which have time limits of their own.
+ */
+export function toolCallMs({ floe_tools: isOffered }: AgentSpec, { name }: McpServer): number | undefined {
+  return isOffered && name === TOOL_SERVER ? TOOL_CALL_MS : undefined;
+}
+
 /** Lists the features that the agent uses, each with the field of the task that requests it. */
 function requestedFeatures(agent: AgentSpec): readonly (readonly [AgentFeature, string])[] {
   const all: readonly (readonly [AgentFeature, string, boolean])[] = [
     ['mcp_servers', 'agent.mcp_servers', agent.mcp_servers.length > 0],
+    ['mcp_servers', 'agent.floe_tools', agent.floe_tools],
     ['skills', 'agent.skills', agent.skills.length > 0],
     ['skills', 'agent.skills_path', agent.skills_path !== undefined],
     ['system_prompt', 'agent.system_prompt', agent.system_prompt !== undefined],

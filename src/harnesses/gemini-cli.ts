@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox.ts';
 import type { AgentSpec, McpServer } from '../schema/index.ts';
 import { DOLLAR_ENV, escapeDollars, escapeDollarsTwice } from './config-text.ts';
-import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
+import { type CheckedContext, defineHarness, refuseAgent, toolCallMs } from './define.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { promptOf, skillFiles, tokenLimits, withLogLink } from './launch.ts';
@@ -180,7 +180,7 @@ function settingsFile({ agent, contextWindow, settings }: CheckedContext<Setting
     // In its default import format `tree`, Gemini CLI replaces a text after an @ in GEMINI.md by the file of that name, or by an error. The
     // format `flat` keeps the text.
     ...(prompt?.includes('@') ? { context: { importFormat: 'flat' } } : {}),
-    mcpServers: Object.fromEntries(servers.map((server) => [server.name, escapedServer(server)])),
+    mcpServers: Object.fromEntries(servers.map((server) => [server.name, escapedServer(agent, server)])),
   };
 }
 
@@ -197,21 +197,21 @@ function compactionTokens(contextTokens: number, replyTokens: number): number {
  * Converts an MCP server to Gemini CLI's form and escapes dollar signs. The server's environment and headers are escaped twice, because
  * Gemini CLI replaces variables in them a second time when it starts the server.
  */
-function escapedServer(server: McpServer): object {
-  const config = geminiMcpServer(server);
+function escapedServer(agent: AgentSpec, server: McpServer): object {
+  const config = geminiMcpServer(agent, server);
   return server.transport === 'stdio'
     ? { ...escapeDollars(config), env: escapeDollarsTwice(server.env) }
     : { ...escapeDollars(config), headers: escapeDollarsTwice(server.headers) };
 }
 
 /** Converts an MCP server to the form that both Gemini CLI and its fork Qwen Code read. */
-export function geminiMcpServer(server: McpServer): object {
-  const trust = true;
+export function geminiMcpServer(agent: AgentSpec, server: McpServer): object {
+  const more = { trust: true, timeout: toolCallMs(agent, server) };
   if (server.transport === 'stdio') {
-    return { command: server.command, args: server.args, env: server.env, trust };
+    return { command: server.command, args: server.args, env: server.env, ...more };
   }
   const { headers, url } = server;
-  return { [server.transport === 'http' ? 'httpUrl' : 'url']: url, headers, trust };
+  return { [server.transport === 'http' ? 'httpUrl' : 'url']: url, headers, ...more };
 }
 
 /**

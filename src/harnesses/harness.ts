@@ -13,6 +13,12 @@ export type LaunchContext = {
   /** Size of the policy's context window in tokens; `null` when it is unknown. */
   readonly contextWindow: number | null;
   readonly paths: { readonly workdir: string; readonly home: string; readonly logs: string };
+  /** The MCP server of floe's tools in this sandbox, for an agent with `floe_tools`. */
+  readonly toolServer: {
+    readonly command: readonly string[];
+    /** Variables for its commands, because some harnesses start MCP servers without their own environment. */
+    readonly env: Readonly<Record<string, string>>;
+  };
   /** Directory of the installed harness inside the sandbox; `null` when the harness has no installation. */
   readonly installDir: string | null;
 };

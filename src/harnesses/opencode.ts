@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox.ts';
 import type { DialectName, McpServer } from '../schema/index.ts';
-import { type CheckedContext, defineHarness } from './define.ts';
+import { type CheckedContext, defineHarness, toolCallMs } from './define.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { skillFiles, tokenLimits, withLogLink } from './launch.ts';
@@ -131,7 +131,9 @@ function configOf(context: CheckedContext<Settings>, promptFile: string | null):
         models: { [agent.model_name]: model },
       },
     },
-    mcp: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, mcpServerConfig(server)])),
+    mcp: Object.fromEntries(
+      agent.mcp_servers.map((server) => [server.name, mcpServerConfig(server, toolCallMs(agent, server))]),
+    ),
     instructions: promptFile === null ? [] : [promptFile],
   };
 }
@@ -157,11 +159,12 @@ function overridesOf(modelName: string): unknown {
   };
 }
 
-function mcpServerConfig(server: McpServer): unknown {
+function mcpServerConfig(server: McpServer, timeout: number | undefined): unknown {
+  const more = { enabled: true, timeout };
   if (server.transport === 'stdio') {
-    return { type: 'local', command: [server.command, ...server.args], environment: server.env, enabled: true };
+    return { type: 'local', command: [server.command, ...server.args], environment: server.env, ...more };
   }
-  return { type: 'remote', url: server.url, headers: server.headers, oauth: false, enabled: true };
+  return { type: 'remote', url: server.url, headers: server.headers, oauth: false, ...more };
 }
 
 /**

@@ -170,7 +170,7 @@ function settingsFile(context: CheckedContext<Settings>): object {
     memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
     experimental: { emitToolUseSummaries: false },
     agents: { crossSessionMessaging: false },
-    mcpServers: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, geminiMcpServer(server)])),
+    mcpServers: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, geminiMcpServer(agent, server)])),
   });
 }
 

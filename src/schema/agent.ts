@@ -99,6 +99,10 @@ export const agentSpecSchema = z.strictObject({
       'maximum size in MiB of what is recorded of all model calls: messages, token ids, log-probabilities, routed experts, and each image once. A call whose request does not fit ends the session as `truncated_turns`',
     ),
   mcp_servers: z.array(mcpServerSchema).default([]),
+  floe_tools: z
+    .boolean()
+    .default(false)
+    .describe('whether the harness offers the tools of floe in the sandbox to the agent, as the MCP server `floe`'),
   skills: z.array(skillSchema).default([]),
   skills_path: z
     .string()

@@ -15,6 +15,7 @@ function context(agent: AgentInput, more: Partial<LaunchContext> = {}): LaunchCo
     apiKey: 'secret-key',
     contextWindow: 32_768,
     paths: { workdir: '/work', home: '/home/agent', logs: '/logs' },
+    toolServer: { command: [], env: {} },
     installDir: '/opt/harness',
     ...more,
   };

@@ -14,6 +14,9 @@ export const INSTRUCTION = "fix 'it'\n--now";
 /** API key of the test's session. Tests check that it does not occur on a command line. */
 export const KEY = 'secret-key';
 
+/** The command of floe's MCP server in the test's sandbox. */
+export const TOOL_SERVER = { command: ['/.floe/node', '/.floe/$mcp.js'], env: { LANG: 'C', PRICE: '$5' } };
+
 /**
  * Returns the launch that the adapter makes for the agent, with paths like those in a bubblewrap sandbox and a context window of 32,768
  * tokens. `more` overrides these values.
@@ -28,6 +31,7 @@ export function launchOf(adapter: HarnessAdapter, input: AgentInput = {}, more: 
     apiKey: KEY,
     contextWindow: 32_768,
     paths: { workdir: '/work', home: '/home/agent', logs: '/logs' },
+    toolServer: TOOL_SERVER,
     installDir: '/opt/harness',
     ...more,
   });

@@ -127,6 +127,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('pi in the %s runtime', (
         apiKey: 'the-key',
         contextWindow: 32_768,
         paths: runtime.paths,
+        toolServer: { command: runtime.mcpCommand, env: {} },
         installDir: backend === 'local' ? hostPath : '/opt/harness',
       });
       await runtime.writeFiles(launch.files, never);

@@ -30,6 +30,8 @@ export type AgentRun = {
   /** Secret of the session, which is part of the proxy's URL and also the agent's API key. */
   readonly key: string;
   readonly session: ProxySession;
+  /** Variables with which programs use the session's egress proxy; none without one. */
+  readonly egressEnv: Readonly<Record<string, string>>;
 };
 
 /**
@@ -47,6 +49,10 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
     apiKey: run.key,
     contextWindow: run.contextWindow,
     paths: runtime.paths,
+    toolServer: {
+      command: runtime.mcpCommand,
+      env: { ...run.egressEnv, ...attempt.spec.env, ...task.agent.env },
+    },
     installDir: run.installDir,
   });
   await runtime.writeFiles(launch.files, signal);

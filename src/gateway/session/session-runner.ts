@@ -15,6 +15,7 @@ import type { Logger } from '../../observe/log.ts';
 import type { ModelProxy } from '../../proxy/http/proxy.ts';
 import type { ProxySession } from '../../proxy/session/session.ts';
 import type { Collected } from '../../runtimes/collect.ts';
+import { egressEnvironment } from '../../runtimes/environment.ts';
 import { runPrepare } from '../../runtimes/prepare.ts';
 import type { Runtime, StartRequest } from '../../runtimes/runtime.ts';
 import type { Lease, Skill, TaskStep } from '../../schema/index.ts';
@@ -463,6 +464,7 @@ class SessionRun {
       skills: this.skills,
       key: this.key,
       session,
+      egressEnv: this.egress === null ? {} : egressEnvironment(),
     };
   }
 
