@@ -7,8 +7,8 @@ const GRADE_IN_PLACE: readonly string[] = ['session_completed', 'answer', 'judge
 
 /**
  * Returns how much memory the limits of a session allow its sandboxes to use, in MiB: the processes of one sandbox, and, where they are in
- * memory, the files of the agent's sandbox and of a fresh runtime for the evaluator. The processes of the two sandboxes are counted once,
- * because the evaluator starts after the agent has ended. A custom evaluator counts as one that uses a fresh runtime unless the task states
+ * memory, the files of the agent's sandbox and of a fresh runtime for the evaluator, of which there is one at a time. The processes of the two sandboxes are counted
+ * once, because the evaluator starts after the agent has ended. A custom evaluator counts as one that uses a fresh runtime unless the task states
  * otherwise.
  */
 export function sessionMemoryMb({ runtime, evaluator }: Pick<TaskRequest, 'runtime' | 'evaluator'>): number {

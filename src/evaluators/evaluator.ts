@@ -42,6 +42,11 @@ export type EvaluationContext = {
   readonly runtime: Runtime;
   /** A second, newly prepared runtime, to which the agent had no access; `null` to evaluate in the agent's runtime. */
   readonly freshRuntime: Runtime | null;
+  /**
+   * Stops the fresh runtime and starts another one in its place, for an evaluator that needs several. Only where `freshRuntime` is not `null`.
+   * Rejects with `runtime_failed` or another error of the start, or with the reason of `signal`. Default: there is one fresh runtime.
+   */
+  readonly renewFreshRuntime?: (signal: AbortSignal) => Promise<Runtime>;
   readonly session: EvaluatedSession;
   /** The evaluations of the steps of the task, in their order; default: none, for a task without steps. */
   readonly steps?: readonly StepEvaluation[];

@@ -1,8 +1,15 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
 import { type EvaluatorSpec, evaluatorSpecSchema } from '../schema/index.ts';
-import { type Evaluation, type Evaluator, type EvaluatorLookup, usesFreshRuntime } from './evaluator.ts';
+import {
+  type Evaluation,
+  type EvaluationContext,
+  type Evaluator,
+  type EvaluatorLookup,
+  usesFreshRuntime,
+} from './evaluator.ts';
 
 /** Maximum number of members, so that their components fit into those of one reward. */
 const MAX_MEMBERS = 32;
@@ -30,8 +37,8 @@ type MemberResult = { readonly member: Member; readonly evaluation: Evaluation }
 
 /**
  * Creates the evaluator `multi`, whose reward is the weighted sum of other evaluators' rewards. `registry` returns these evaluators by their
- * names. They run one after the other. At most one may use the fresh runtime, because code of the agent that one evaluator runs there could
- * change what the next one finds.
+ * names. They run one after the other. Each that uses a fresh runtime gets one of its own, because code of the agent that one evaluator runs
+ * there could change what the next one finds.
  */
 export function multiEvaluator(registry: EvaluatorLookup): Evaluator {
   const isFresh = (spec: EvaluatorSpec): boolean => usesFreshRuntime(spec, registry.get(spec.strategy));
@@ -40,20 +47,16 @@ export function multiEvaluator(registry: EvaluatorLookup): Evaluator {
     freshRuntimeByDefault: false,
     wantsFreshRuntime: (config) => parseConfig(config).some(({ evaluator }) => isFresh(evaluator)),
     checkConfig(config, spec) {
-      let fresh: string | null = null;
       for (const [index, member] of parseConfig(config).entries()) {
-        const own = specOf(member, spec);
-        within(index, () => registry.check(own));
-        if (!isFresh(own)) continue;
-        if (fresh !== null) throw secondFresh(index, member.name, fresh);
-        fresh = member.name;
+        within(index, () => registry.check(specOf(member, spec)));
       }
     },
     async evaluate(context, signal) {
       const results: MemberResult[] = [];
+      const nextFreshRuntime = freshRuntimesOf(context, signal);
       for (const member of parseConfig(context.spec.config)) {
         const spec = specOf(member, context.spec);
-        const freshRuntime = isFresh(spec) ? context.freshRuntime : null;
+        const freshRuntime = isFresh(spec) ? await nextFreshRuntime() : null;
         const evaluate = registry.get(spec.strategy).evaluate({ ...context, spec, freshRuntime }, signal);
         results.push({ member, evaluation: await evaluate.catch((thrown) => recordedFailure(member, thrown)) });
       }
@@ -89,10 +92,21 @@ function within(index: number, check: () => void): void {
   }
 }
 
-function secondFresh(index: number, name: string, first: string): FloeError {
-  const path = `${PATH}.evaluators.${index}.evaluator.refresh_runtime`;
-  const message = `${name} and ${first} both use the fresh runtime, in which only one evaluator may run`;
-  return new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+/** Returns a function that returns the fresh runtime of the context at the first call, and a new one in its place at each later call. */
+function freshRuntimesOf(
+  { freshRuntime, renewFreshRuntime }: EvaluationContext,
+  signal: AbortSignal,
+): () => Promise<Runtime | null> {
+  let isUsed = false;
+  return async () => {
+    if (!isUsed) {
+      isUsed = true;
+      return freshRuntime;
+    }
+    if (renewFreshRuntime === undefined)
+      throw new FloeError('internal', 'a second fresh runtime cannot be started here');
+    return renewFreshRuntime(signal);
+  };
 }
 
 /**

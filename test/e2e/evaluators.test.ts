@@ -114,6 +114,14 @@ describe.each(await workingBackends())('a session that is evaluated in the back 
     });
     expect(result).toMatchObject({ reward: 0, reward_components: { script: 0.5, completed: 1 } });
   });
+
+  it('has a fresh runtime for each of several evaluators, without the files of the one before', async () => {
+    const command = 'if [ -e seen ]; then echo 0; else echo 1; fi > "$FLOE_REWARD"; touch seen';
+    const evaluator = { strategy: 'script', config: { command, carry: 'none' } };
+    const evaluators = ['first', 'second', 'third'].map((name) => ({ name, evaluator }));
+    const result = await run('touch seen', { strategy: 'multi', config: { evaluators } });
+    expect(result).toMatchObject({ reward: 3, reward_components: { first: 1, second: 1, third: 1 } });
+  });
 });
 
 const python = await mathVerifyPython(process.env.FLOE_TEST_HARNESS_DIR ?? harnessDir());

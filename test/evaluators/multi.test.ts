@@ -45,6 +45,7 @@ async function evaluate(
   fields: Partial<EvaluatorSpec> = {},
 ) {
   const { multi, seen } = fakes(behaviours);
+  const renewed: Runtime[] = [];
   const members = Object.keys(behaviours).map((name) => ({
     name,
     weight: weights[name] ?? 1,
@@ -55,9 +56,13 @@ async function evaluate(
     status: 'COMPLETED' as const,
     runtime: AGENT,
     freshRuntime: FRESH,
+    renewFreshRuntime: async () => {
+      renewed.push({ backend: 'docker' } as Runtime);
+      return renewed.at(-1) as Runtime;
+    },
     session: sessionOf(),
   };
-  return { evaluation: await multi.evaluate(context, new AbortController().signal), seen };
+  return { evaluation: await multi.evaluate(context, new AbortController().signal), seen, renewed };
 }
 
 const gives =
@@ -137,6 +142,15 @@ describe('the evaluator multi', () => {
     expect(inPlace.seen.map(({ freshRuntime }) => freshRuntime)).toEqual([null, null]);
     expect(inPlace.seen.map(({ spec }) => spec.refresh_runtime)).toEqual([false, false]);
   });
+
+  it('gives each further member that uses a fresh runtime another one', async () => {
+    const members = { fresh1: gives(1), here: gives(1), fresh2: gives(1), fresh3: gives(1) };
+    const { seen, renewed } = await evaluate(members);
+    expect(renewed).toHaveLength(2);
+    expect(seen.map(({ freshRuntime }) => freshRuntime)).toEqual([FRESH, null, renewed[0], renewed[1]]);
+    expect(seen[2]?.freshRuntime).not.toBe(seen[3]?.freshRuntime);
+    expect((await evaluate(members, {}, { refresh_runtime: false })).renewed).toEqual([]);
+  });
 });
 
 describe('a task with the evaluator multi', () => {
@@ -212,15 +226,6 @@ describe('a task with the evaluator multi', () => {
       {},
       'evaluator.config.evaluators.0.evaluator.config.evaluators.0.evaluator.config',
     ],
-    [
-      'two members that use the fresh runtime',
-      [
-        { name: 'a', evaluator: tests },
-        { name: 'b', evaluator: { ...done, refresh_runtime: true } },
-      ],
-      {},
-      'evaluator.config.evaluators.1.evaluator.refresh_runtime',
-    ],
   ])('is refused with %s', (_, evaluators, fields, path) => {
     expect(() => check(evaluators, fields)).toThrow(
       expect.objectContaining({
@@ -244,12 +249,12 @@ describe('a task with the evaluator multi', () => {
     );
   });
 
-  it('may have two members that use the fresh runtime by default when it forbids one', () => {
+  it('may have several members that use a fresh runtime', () => {
     const twice = [
       { name: 'a', evaluator: tests },
       { name: 'b', evaluator: tests },
     ];
-    expect(() => check(twice)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
-    expect(() => check(twice, { refresh_runtime: false })).not.toThrow();
+    expect(() => check(twice)).not.toThrow();
+    expect(uses(twice)).toBe(true);
   });
 });

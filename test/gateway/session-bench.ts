@@ -181,7 +181,7 @@ export function bench(parts: BenchParts = {}): Bench {
               },
             }),
             start: async (request: StartRequest, signal: AbortSignal) => {
-              const purpose = request.name.endsWith('-eval') ? 'eval' : 'agent';
+              const purpose = request.name.endsWith('-agent') ? 'agent' : 'eval';
               return parts.start?.(purpose, request, signal) ?? runtimeOf(exec, alive, parts);
             },
           },

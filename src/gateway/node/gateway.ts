@@ -264,8 +264,7 @@ async function assemble(
     log,
     owner,
     sessionsDir: state.sessions,
-    expectedNames: () =>
-      new Set([...agent.live().flatMap(({ lease }) => Object.values(sandboxNames(lease))), ...prepared.sandboxes]),
+    expectedNames: () => new Set([...agent.live().flatMap(sandboxNames), ...prepared.sandboxes]),
     onLeaked: (count) => metrics.leaked.inc({ when: 'running' }, count),
   });
   janitor.start();

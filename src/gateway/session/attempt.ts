@@ -48,6 +48,8 @@ export class Attempt {
   tallies: readonly AuditTally[] = [];
   /** Number of different policy versions that sampled the attempt's tokens. */
   policyVersions = 0;
+  /** Number of fresh runtimes for the evaluator that were started, or whose start was requested. */
+  freshRuntimeCount = 0;
   turns = 0;
   sampledTokens = 0;
   /** Increases with every sign of progress. A stage in which the number stays the same for too long counts as stalled. */

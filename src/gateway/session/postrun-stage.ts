@@ -48,6 +48,8 @@ export type PostrunInput = {
   readonly runtime: Runtime | null;
   /** The second sandbox, for the evaluator; `null` when the evaluator uses the sandbox of the agent. */
   readonly freshRuntime: FreshRuntime | null;
+  /** Stops the second sandbox and starts another one in its place. */
+  readonly renewFreshRuntime: () => Promise<Runtime>;
   /** The evaluator of the task; `null` when the task has none. */
   readonly evaluator: Evaluator | null;
   readonly completions: readonly Completion[];
@@ -114,7 +116,9 @@ export async function evaluate(
       name,
       evaluation: attempt.steps.find((step) => step.name === name)?.evaluation ?? null,
     }));
-    const context = { spec, status: OUTCOMES[outcome].status, runtime, freshRuntime: fresh, session, steps };
+    const renewFreshRuntime = (signal: AbortSignal): Promise<Runtime> => raceAbort(input.renewFreshRuntime(), signal);
+    const { status } = OUTCOMES[outcome];
+    const context = { spec, status, runtime, freshRuntime: fresh, renewFreshRuntime, session, steps };
     const evaluation = await timer.run('eval', null, attempt.signal, (budget) =>
       guarded(budget, (signal) => evaluator.evaluate(context, signal)),
     );

@@ -85,9 +85,21 @@ export type RunnerDeps = {
   readonly uploadRoots: readonly string[];
 };
 
-/** Returns the names of the sandboxes that an attempt may start. */
-export function sandboxNames({ session_id, attempt }: Lease): { readonly agent: string; readonly eval: string } {
-  return { agent: `${session_id}-${attempt}-agent`, eval: `${session_id}-${attempt}-eval` };
+/** Returns the names of the sandboxes that an attempt has started or is starting. */
+export function sandboxNames({ lease, freshRuntimeCount }: Attempt): string[] {
+  return [
+    agentSandbox(lease),
+    ...Array.from({ length: freshRuntimeCount }, (_, index) => evalSandbox(lease, index + 1)),
+  ];
+}
+
+function agentSandbox({ session_id, attempt }: Lease): string {
+  return `${session_id}-${attempt}-agent`;
+}
+
+/** Returns the name of the fresh runtime with this number, which starts at 1. */
+function evalSandbox({ session_id, attempt }: Lease, number: number): string {
+  return `${session_id}-${attempt}-eval${number === 1 ? '' : number}`;
 }
 
 /**
@@ -184,7 +196,7 @@ class SessionRun {
   async agent(): Promise<void> {
     const { attempt } = this;
     attempt.enter('RUNNING');
-    this.startFreshRuntime();
+    if (this.usesFreshRuntime()) this.fresh = this.startFreshRuntime();
     await this.runStage('agent', () =>
       attempt.measure('running_ms', async (span) => {
         const session = await this.openProxySession(span);
@@ -389,6 +401,7 @@ class SessionRun {
     return {
       runtime: this.runtime,
       freshRuntime: this.fresh,
+      renewFreshRuntime: () => this.renewFreshRuntime(),
       evaluator: strategy === undefined ? null : deps.evaluators.get(strategy),
       completions: this.session?.completions() ?? [],
       artifacts: this.artifacts,
@@ -442,7 +455,7 @@ class SessionRun {
     const { attempt, deps } = this;
     const forAgent = purpose === 'agent';
     return {
-      name: sandboxNames(attempt.lease)[purpose],
+      name: forAgent ? agentSandbox(attempt.lease) : evalSandbox(attempt.lease, attempt.freshRuntimeCount),
       spec: attempt.spec,
       proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
       egressSocket: this.egress?.socketPath ?? null,
@@ -506,24 +519,36 @@ class SessionRun {
     });
   }
 
+  private usesFreshRuntime(): boolean {
+    const { evaluator } = this.attempt.lease.task;
+    return evaluator !== null && usesFreshRuntime(evaluator, this.deps.evaluators.get(evaluator.strategy));
+  }
+
   /**
-   * Starts the second sandbox, for the evaluator, while the agent runs, so that grading does not wait for the start. If the start fails,
-   * the promise `ready` rejects.
+   * Starts the second sandbox, for the evaluator. The first one is started while the agent runs, so that grading does not wait for it. If the
+   * start fails, the promise `ready` rejects.
    */
-  private startFreshRuntime(): void {
+  private startFreshRuntime(): FreshRuntime {
     const { attempt, deps } = this;
-    const { evaluator } = attempt.lease.task;
-    if (evaluator === null || !usesFreshRuntime(evaluator, deps.evaluators.get(evaluator.strategy))) return;
+    attempt.freshRuntimeCount += 1;
+    const request = this.startRequest('eval');
     const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
     const signal = AbortSignal.any([attempt.signal, this.ended.signal]);
     const permit = deps.sandboxes.awaitPermit(attempt.spec, signal);
-    const ready = permit.then((granted) => deps.sandboxes.start(this.startRequest('eval'), prepare, granted, signal));
+    const ready = permit.then((granted) => deps.sandboxes.start(request, prepare, granted, signal));
     ready.catch(() => undefined);
     const permitted = permit.then(
       () => undefined,
       () => undefined,
     );
-    this.fresh = { permitted, ready };
+    return { permitted, ready };
+  }
+
+  /** Stops the second sandbox, so that two of them never take memory at the same time, and starts another one in its place. */
+  private async renewFreshRuntime(): Promise<Runtime> {
+    await (await this.fresh?.ready)?.stop();
+    this.fresh = this.startFreshRuntime();
+    return this.fresh.ready;
   }
 }
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
-import { runSession } from '../../../src/gateway/session/session-runner.ts';
+import { runSession, sandboxNames } from '../../../src/gateway/session/session-runner.ts';
 import { CallFailures } from '../../../src/proxy/session/call-failures.ts';
 import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
 import { Transcript } from '../../tokens/transcript.ts';
@@ -42,6 +42,46 @@ describe("the evaluator's fresh runtime", () => {
     ready();
     expect((await ended)?.summary).toMatchObject({ outcome: 'completed', reward: 1 });
     expect(evaluated).toMatchObject({ aborted: false });
+  });
+
+  it('is stopped before another one with a name of its own is started in its place', async () => {
+    const started: string[] = [];
+    const aliveAtStart: number[] = [];
+    const { attempt, deps, alive } = bench({
+      start: async (_, { name }) => {
+        started.push(name);
+        aliveAtStart.push(alive.size);
+        return runtimeOf(async () => ENDED_WELL, alive);
+      },
+      evaluate: async ({ freshRuntime, renewFreshRuntime }, signal) => {
+        const second = await renewFreshRuntime?.(signal);
+        const third = await renewFreshRuntime?.(signal);
+        expect(alive.has(third as never)).toBe(true);
+        return { reward: new Set([freshRuntime, second, third]).size, details: {} };
+      },
+    });
+    const result = await runSession(attempt, deps);
+    expect(result?.summary).toMatchObject({ outcome: 'completed', reward: 3 });
+    expect(started.map((name) => name.replace(/^.*-/, ''))).toEqual(['agent', 'eval', 'eval2', 'eval3']);
+    expect(sandboxNames(attempt)).toEqual(started);
+    expect(aliveAtStart).toEqual([0, 1, 1, 1]);
+    expect(alive.size).toBe(0);
+  });
+
+  it('fails the session as that of the first one does when another one cannot be started', async () => {
+    const { attempt, deps, alive } = bench({
+      start: async (_, { name }) => {
+        if (name.endsWith('-eval2')) throw new FloeError('runtime_failed', 'no space left');
+        return runtimeOf(async () => ENDED_WELL, alive);
+      },
+      evaluate: async ({ renewFreshRuntime }, signal) => {
+        await renewFreshRuntime?.(signal);
+        return { reward: 1, details: {} };
+      },
+    });
+    const result = await runSession(attempt, deps);
+    expect(result?.summary).toMatchObject({ outcome: 'infra_error', reward: null });
+    expect(alive.size).toBe(0);
   });
 
   it('is not waited for when the outcome needs no evaluation', async () => {

@@ -167,6 +167,11 @@ describe('a session that needs much memory', () => {
 describe('the memory that a session needs', () => {
   const runtime = runtimeSpecSchema.parse({ memory_mb: 1000, storage_mb: 100 });
   const multi = (evaluator: unknown) => ({ strategy: 'multi', config: { evaluators: [{ name: 'a', evaluator }] } });
+  const tests = { strategy: 'test_on_output' };
+  const twoFresh = {
+    strategy: 'multi',
+    config: { evaluators: ['a', 'b'].map((name) => ({ name, evaluator: tests })) },
+  };
   const evaluator = (fields: object) => taskRequestSchema.parse(task({ evaluator: fields as never })).evaluator;
 
   it.each([
@@ -177,6 +182,7 @@ describe('the memory that a session needs', () => {
     ['a second sandbox that the task requests', { strategy: 'session_completed', refresh_runtime: true }, 1200],
     ['one sandbox when several evaluators all grade in place', multi({ strategy: 'session_completed' }), 1100],
     ['a second sandbox when one of several evaluators uses it', multi({ strategy: 'test_on_output' }), 1200],
+    ['two sandboxes when several evaluators use fresh runtimes', twoFresh, 1200],
     ['a second sandbox when one of several evaluators cannot be read', multi('none'), 1200],
   ])('is that of %s', (_, fields, mb) => {
     expect(sessionMemoryMb({ runtime, evaluator: fields === null ? null : evaluator(fields) })).toBe(mb);
