@@ -94,6 +94,7 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     openTools: () => Promise.reject(new FloeError('unsupported', 'openTools')),
     snapshot: () => Promise.reject(new FloeError('unsupported', 'snapshot')),
     restore: () => Promise.reject(new FloeError('unsupported', 'restore')),
+    asRoot: () => runtime,
     stop: async () => {},
   };
   const provider: RuntimeProvider = {

@@ -31,7 +31,7 @@ const configSchema = z.strictObject({
     .union([z.string().regex(/^[A-Za-z_][A-Za-z0-9_.-]*$/, 'must be the name of a user'), z.int().min(0)])
     .nullable()
     .default(null)
-    .describe("user of the image that runs the script; null for the sandbox's own, which is root in a container"),
+    .describe('user of the image that runs the script; null for root, or for the only user of the sandbox'),
   grading: z
     .enum(['reward_file', 'pytest_summary'])
     .default('reward_file')

@@ -67,6 +67,7 @@ export function floeTask(task: HarborTask, options: FloeTaskOptions): TaskReques
     runtime: {
       backend: options.backend,
       image: options.image.reference,
+      user: userOf(task, 'agent.user', task.agentUser, options),
       workdir: workdirOf(task, options.image.workdir),
       env: resolveVariables(task.env, options.hostVariables, { file, key: 'environment.env' }),
       ...networkOf(task, options.allowNetwork),
@@ -95,7 +96,7 @@ function stepOf(task: HarborTask, step: HarborStep, isFirst: boolean, options: F
     name: step.name,
     instruction: step.instruction,
     // The agent must see neither the tests nor the rewards of an earlier step.
-    prepare: [...(isFirst ? [] : [exec('rm -rf /tests /logs/verifier')]), ...prepareActions(step)],
+    prepare: [...(isFirst ? [] : [exec('rm -rf /tests /logs/verifier', {}, 'root')]), ...prepareActions(step)],
     agent_seconds: agentSecondsOf(step),
     eval_seconds: step.verifier.seconds + EVALUATION_SECONDS,
     evaluator: evaluatorOf(task, step, options),
@@ -124,7 +125,7 @@ function evaluatorOf(
   };
 }
 
-/** Returns the user that runs commands of a task; `null` for the user of the sandbox. */
+/** Returns the user of the image that runs commands of a task; `null` where the task names none, and for the only user of a sandbox. */
 function userOf(
   { file }: HarborTask,
   key: string,
@@ -155,8 +156,8 @@ function networkOf(
   return network === 'allowlist' ? { network, allowed_hosts: [...allowedHosts] } : { network: 'host' };
 }
 
-function exec(command: string, env: Record<string, string> = {}): PrepareAction {
-  return { type: 'exec', command, env, max_attempts: 1, retry_backoff_seconds: 0 };
+function exec(command: string, env: Record<string, string> = {}, user: 'agent' | 'root' = 'agent'): PrepareAction {
+  return { type: 'exec', command, env, user, max_attempts: 1, retry_backoff_seconds: 0 };
 }
 
 function prepareActions({ workdirFiles: files, healthchecks }: HarborPart): PrepareAction[] {

@@ -28,6 +28,9 @@ export async function loadHarborLayout(dir: string): Promise<HarborTask> {
   const config = await readTomlFile(file, harborConfigSchema);
   const phases = phasesOf(config, dir);
   refuseUnsupported(config, phases, file);
+  const users = phases.map((phase) => phase.agent.user ?? config.agent.user);
+  const otherUser = users.findIndex((user) => user !== users[0]);
+  if (otherUser > 0) throw unsupported(file, `steps.${otherUser}.agent.user`, 'is another one than of the first step');
   const { environment, task, metadata } = config;
   const place = { dir, file, artifacts: artifactPaths(config, file) };
   const parts = await Promise.all(phases.map((phase) => partOf(config, phase, place)));
@@ -48,6 +51,7 @@ export async function loadHarborLayout(dir: string): Promise<HarborTask> {
     env: environment.env,
     network: network.mode,
     allowedHosts: network.hosts,
+    agentUser: users[0] ?? null,
     cpus: environment.cpus ?? null,
     memoryMb: environment.memory_mb ?? environment.memory ?? null,
     storageMb: environment.storage_mb ?? environment.storage ?? null,
@@ -101,13 +105,7 @@ function refuseUnsupported(config: HarborConfig, phases: readonly Phase[], file:
   if (environment.os === 'windows') refuse('environment.os', 'is windows');
   if ((environment.gpus ?? 0) > 0) refuse('environment.gpus', 'sandboxes have no GPU');
   if (environment.tpu !== undefined) refuse('environment.tpu', 'sandboxes have no TPU');
-  for (const { agent, verifier, key } of [{ ...config, key: '' }, ...phases]) {
-    if (!isRoot(agent.user)) {
-      refuse(
-        `${key}agent.user`,
-        `is ${agent.user}, and floe runs agents as the user of the sandbox, which is root in a container`,
-      );
-    }
+  for (const { verifier, key } of [{ ...config, key: '' }, ...phases]) {
     if (verifier.environment !== undefined) {
       refuse(`${key}verifier.environment`, 'the verifier runs in the environment of the agent, or in a copy of it');
     }
@@ -202,7 +200,7 @@ async function verifierOf(
     const at = `verifier.collect.${index}`;
     if (service !== 'main') throw unsupported(file, `${at}.service`, 'floe runs one container for each session');
     if (!isRoot(user)) {
-      throw unsupported(file, `${at}.user`, 'the command runs as the user of the sandbox');
+      throw unsupported(file, `${at}.user`, 'floe runs the command as root');
     }
   }
   if (mode === 'separate') {

@@ -69,6 +69,8 @@ export type HarborTask = HarborPart & {
   readonly network: NetworkMode;
   /** Hosts that the sandbox may reach with the network `allowlist`. */
   readonly allowedHosts: readonly string[];
+  /** User of the image who runs the agent; `null` for that of the image. */
+  readonly agentUser: User;
   readonly cpus: number | null;
   readonly memoryMb: number | null;
   readonly storageMb: number | null;

@@ -93,6 +93,7 @@ export async function loadTerminalBenchTask(dir: string): Promise<HarborTask> {
     cpus: null,
     memoryMb: null,
     storageMb: null,
+    agentUser: null,
     healthchecks: [],
     mcpServers: [],
     skillsDir: null,

@@ -38,6 +38,7 @@ import {
 import type { Spawner, SpawnLimits, SpawnRequest, SpawnResult } from './spawn/spawner.ts';
 import type { RuntimeTools } from './tools.ts';
 import { DEFAULT_FILE_MODE, EXTRACT_SCRIPT, PACK_SCRIPT } from './transfer.ts';
+import { refuseUser } from './users.ts';
 
 /** Size in bytes of the blocks in which `ulimit -f` of a POSIX shell takes the maximum file size (RLIMIT_FSIZE). */
 const ULIMIT_BLOCK_BYTES = 512;
@@ -117,6 +118,7 @@ export class LocalProvider implements RuntimeProvider {
   async start(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
     signal.throwIfAborted();
     const { spec } = request;
+    refuseUser(this.backend, spec);
     if (spec.image !== null) {
       throw new FloeError('unsupported', 'runtime.image: the local back end has no images; use bubblewrap');
     }
@@ -281,7 +283,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
   private toolServer(socketPath: string): LocalCommand {
     const { dir, request } = this.parts;
     const options: BoxServerOptions = {
-      ...{ socketPath, forwards: [], owner: null, toolRoot: dir },
+      ...{ socketPath, forwards: [], user: null, toolRoot: dir },
       // Processes of other programs of the user share the pid namespace.
       gatewayPidNamespace: null,
     };

@@ -6,6 +6,7 @@ import {
   type RuntimeProvider,
   type StartRequest,
 } from './runtime.ts';
+import { refuseUser } from './users.ts';
 
 /** Back end for agents that need no sandbox. Its sandboxes run no commands and have no files. */
 export class NoneProvider implements RuntimeProvider {
@@ -31,8 +32,9 @@ export class NoneProvider implements RuntimeProvider {
 
   async start({ spec, proxy }: StartRequest, signal: AbortSignal): Promise<Runtime> {
     signal.throwIfAborted();
+    refuseUser(this.backend, spec);
     if (spec.image !== null) throw new FloeError('unsupported', 'runtime.image: the back end none has no images');
-    return {
+    const runtime: Runtime = {
       backend: 'none',
       isolation: 'none',
       paths: { workdir: '/', home: '/', artifacts: '/', logs: '/' },
@@ -47,8 +49,10 @@ export class NoneProvider implements RuntimeProvider {
       openTools: () => refuse('tools'),
       snapshot: () => refuse('snapshots'),
       restore: () => refuse('snapshots'),
+      asRoot: () => runtime,
       stop: async () => {},
     };
+    return runtime;
   }
 }
 

@@ -98,9 +98,10 @@ async function runCommand(
   clock: Clock,
   signal: AbortSignal,
 ): Promise<void> {
-  const { command, cwd, env, max_attempts, retry_backoff_seconds } = action;
+  const { command, cwd, env, user, max_attempts, retry_backoff_seconds } = action;
+  const sandbox = user === 'root' ? runtime.asRoot() : runtime;
   for (let attempt = 1; ; attempt++) {
-    const result = await runtime.exec({ command, cwd, env }, signal);
+    const result = await sandbox.exec({ command, cwd, env }, signal);
     if (result.exitCode === 0 && result.killedBy === null) return;
     if (attempt >= max_attempts) throw commandFailure(result, attempt);
     await sleep(clock, retry_backoff_seconds * 1000 * 2 ** (attempt - 1), signal);

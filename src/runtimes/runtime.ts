@@ -85,6 +85,11 @@ export interface Runtime {
    * with `runtime_failed`, or with the reason of `signal`; the files are then those of before.
    */
   restore(snapshot: RuntimeSnapshot, signal: AbortSignal): Promise<void>;
+  /**
+   * Returns this sandbox for work of floe in it, such as the evaluation: commands and files are those of root where the sandbox has more than
+   * one user.
+   */
+  asRoot(): Runtime;
   /** Ends every process of the sandbox and removes its mounts, directories and sockets. May be called twice; never rejects. */
   stop(): Promise<void>;
 }

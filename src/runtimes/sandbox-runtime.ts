@@ -66,6 +66,10 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
     throw noSnapshots(this.backend);
   }
 
+  asRoot(): Runtime {
+    return this;
+  }
+
   stop(): Promise<void> {
     this.stopping ??= this.tearDown();
     return this.stopping;

@@ -30,6 +30,12 @@ export type RuntimeBackend = z.infer<typeof runtimeBackendSchema>;
 /** The only user of a sandbox, by back end, where commands cannot run as another user. */
 export const ONLY_USERS: Partial<Record<RuntimeBackend, string>> = { bubblewrap: 'agent', apptainer: 'root' };
 
+/** Name or number of a user of an image. */
+export const imageUserSchema = z.union([
+  z.string().regex(/^[A-Za-z_][A-Za-z0-9_.-]*$/, 'must be the name of a user'),
+  z.int().min(0).max(0xffff_fffe),
+]);
+
 /** What separates the commands of a session from the machine. */
 export const isolationSchema = z
   .enum(['none', 'namespaces', 'container'])
@@ -74,6 +80,10 @@ export const prepareActionSchema = z.discriminatedUnion('type', [
     command: z.string().min(1),
     cwd: z.string().optional(),
     env: environmentSchema.default({}),
+    user: z
+      .enum(['agent', 'root'])
+      .default('agent')
+      .describe('`agent`: the user of the sandbox; `root`: root, where the sandbox has more than one user'),
     ...retries,
   }),
 ]);
@@ -102,6 +112,12 @@ export const runtimeSpecSchema = z
       .refine((path) => !path.split('/').includes('..'), 'must not contain ..')
       .default('/work')
       .describe('working directory of the harness; ignored by the local backend'),
+    user: imageUserSchema
+      .nullable()
+      .default(null)
+      .describe(
+        "name or number of the user of the image who runs the agent and the prepare actions, and to whom their files belong; null for the image's own user with docker and podman, and for the only user of a sandbox otherwise",
+      ),
     prepare: z.array(prepareActionSchema).default([]),
     eval_prepare: z
       .array(prepareActionSchema)

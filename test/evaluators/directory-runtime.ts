@@ -18,7 +18,7 @@ export async function directoryRuntime(): Promise<DirectoryRuntime> {
   };
   for (const path of Object.values(paths)) await mkdir(path);
   const commands: string[] = [];
-  return {
+  const runtime: DirectoryRuntime = {
     backend: 'local',
     isolation: 'none',
     paths,
@@ -46,8 +46,10 @@ export async function directoryRuntime(): Promise<DirectoryRuntime> {
     openTools: () => Promise.reject(new FloeError('unsupported', 'openTools')),
     snapshot: () => Promise.reject(new FloeError('unsupported', 'snapshot')),
     restore: () => Promise.reject(new FloeError('unsupported', 'restore')),
+    asRoot: () => runtime,
     stop: () => rm(root, { recursive: true, force: true }),
   };
+  return runtime;
 }
 
 function execute(request: ExecRequest, cwd: string, home: string, signal: AbortSignal): Promise<ExecResult> {

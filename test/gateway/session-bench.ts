@@ -87,6 +87,7 @@ export function runtimeOf(
     openTools: () => Promise.reject(new FloeError('unsupported', 'openTools')),
     snapshot: () => Promise.reject(new FloeError('unsupported', 'snapshot')),
     restore: () => Promise.reject(new FloeError('unsupported', 'restore')),
+    asRoot: () => runtime,
     stop: async () => void alive.delete(runtime),
   };
   alive.add(runtime);

@@ -34,6 +34,21 @@ describe('the floe task of a Harbor task', () => {
     expect(root.task.evaluator?.config.user).toBeNull();
   });
 
+  it('runs the agent as the user of the task, and clears the files of an earlier step as root', async () => {
+    expect((await converted('[agent]\nuser = "dev"\n')).task.runtime?.user).toBe('dev');
+    expect((await converted('[agent]\nuser = 1000\n')).task.runtime?.user).toBe(1000);
+    expect((await converted('')).task.runtime?.user).toBeNull();
+    await expect(converted('[agent]\nuser = "dev"\n', { backend: 'bubblewrap' })).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringContaining('agent.user: is dev, and a sandbox of bubblewrap has only the user agent'),
+    });
+    const toml = '[agent]\nuser = "dev"\n[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n';
+    const steps = { 'steps/a/instruction.md': 'one', 'steps/b/instruction.md': 'two' };
+    const { task } = await converted(toml, {}, steps);
+    expect(task.runtime?.user).toBe('dev');
+    expect(task.steps[1]?.prepare[0]).toMatchObject({ command: 'rm -rf /tests /logs/verifier', user: 'root' });
+  });
+
   it('has its instruction, image, limits and verifier', async () => {
     const toml =
       '[agent]\ntimeout_sec = 30\n[verifier]\ntimeout_sec = 20\nuser = "dev"\n[environment]\ncpus = 2\nmemory_mb = 512\n';

@@ -191,7 +191,10 @@ describe('a Harbor task folder', () => {
   it.each([
     ['[environment]\nos = "windows"\n', 'environment.os: is windows'],
     ['[environment]\ngpus = 1\n', 'environment.gpus: '],
-    ['[agent]\nuser = "dev"\n', 'agent.user: is dev'],
+    [
+      '[agent]\nuser = "dev"\n[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n[steps.agent]\nuser = "root"\n',
+      'steps.1.agent.user: is another one than of the first step',
+    ],
     ['[verifier.environment]\ncpus = 1\n', 'verifier.environment: '],
     ['[environment]\nnetwork_mode = "allowlist"\n', 'allowed_hosts: must name a host'],
     ['[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a b"]\n', 'allowed_hosts: a b is no host'],

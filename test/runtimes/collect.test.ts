@@ -30,6 +30,7 @@ function forwarding(runtime: Runtime): Runtime {
     openTools: (signal) => runtime.openTools(signal),
     snapshot: (signal) => runtime.snapshot(signal),
     restore: (snapshot, signal) => runtime.restore(snapshot, signal),
+    asRoot: () => runtime.asRoot(),
     stop: () => runtime.stop(),
   };
 }

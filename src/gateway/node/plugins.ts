@@ -7,6 +7,7 @@ import { type Evaluator, usesFreshRuntime } from '../../evaluators/evaluator.ts'
 import { type PostRunHook, postRunHook } from '../../evaluators/post-run-hook.ts';
 import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
 import type { HarnessAdapter } from '../../harnesses/harness.ts';
+import { refuseUser } from '../../runtimes/users.ts';
 import type { TaskRequest } from '../../schema/index.ts';
 import type { Builder } from '../../tokens/builders/builder.ts';
 import { customBuilder } from '../../tokens/builders/custom.ts';
@@ -89,6 +90,7 @@ export function createTaskCheck(
       );
     }
     adapter.checkAgent(task.agent);
+    if (task.runtime?.backend !== undefined) refuseUser(task.runtime.backend, task.runtime);
     if (!customBuilders.includes(task.builder.strategy)) builders.check(task.builder);
     if (task.evaluator !== null) evaluators.check(task.evaluator);
     checkSteps(task, evaluators);

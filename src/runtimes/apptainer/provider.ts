@@ -31,6 +31,7 @@ import { isRunning } from '../processes/process-table.ts';
 import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtime.ts';
 import { copyProgram } from '../sandbox-programs.ts';
 import type { SpawnedProcess, Spawner } from '../spawn/spawner.ts';
+import { refuseUser } from '../users.ts';
 import { APPTAINER_DENIED_CALLS, apptainerArgs } from './command.ts';
 
 const run = promisify(execFile);
@@ -147,6 +148,7 @@ export class ApptainerProvider implements RuntimeProvider {
   async start(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
     signal.throwIfAborted();
     const { spec } = request;
+    refuseUser(this.backend, spec);
     checkEnvironment(spec.env);
     if (request.snapshot != null) throw new FloeError('unsupported', WORKDIR_ONLY);
     if (spec.network === 'host' && !this.options.allowHostNetwork) {
@@ -214,6 +216,7 @@ export class ApptainerProvider implements RuntimeProvider {
           HOME: AGENT_HOME,
           ...(request.egressSocket == null ? {} : egressEnvironment()),
         },
+        user: null,
         mcpCommand: mcpCommand(programs),
         token: randomBytes(9).toString('base64url'),
         cgroupDirectories: [],

@@ -9,8 +9,9 @@ import { RemoteChildren } from '../spawn/remote-children.ts';
 import type { HelperRequest, SpawnedProcess, SpawnRequest } from '../spawn/spawner.ts';
 import { PROCESS_ENDS, TOOL_FAILURES } from '../tools.ts';
 import { encodeFrame, type Frame, FrameReader } from './frames.ts';
-import type { BoxReply, BoxRequest, FileReply, FileRequest } from './messages.ts';
+import type { BoxReply, BoxRequest, FileOwner, FileReply, FileRequest } from './messages.ts';
 import { MAX_OUTCOME_BYTES, type ToolReply, type ToolRequest } from './tool-messages.ts';
+import type { SandboxUser } from './users.ts';
 
 /** Maximum length in bytes of the header of a reply. The longest is the first line of a command's output. */
 const REPLY_HEADER_BYTES = 512 * KIB;
@@ -28,7 +29,11 @@ const signalSchema = z
 
 /** The replies of a box server. They are validated, because an agent may have taken over the box server of its sandbox. */
 const replySchema: z.ZodType<BoxReply> = z.discriminatedUnion('type', [
-  z.strictObject({ type: z.literal('ready'), environment: z.record(z.string(), z.string()) }),
+  z.strictObject({
+    type: z.literal('ready'),
+    environment: z.record(z.string(), z.string()),
+    user: z.strictObject({ uid: idSchema, gid: idSchema, name: z.string().nullable() }).nullable(),
+  }),
   z.strictObject({ type: z.literal('started'), id: idSchema, pid: z.int().min(1) }),
   z.strictObject({ type: z.literal('failed'), id: idSchema, message: z.string() }),
   z.strictObject({ type: z.literal('output'), id: idSchema }),
@@ -93,6 +98,8 @@ export class BoxConnection {
   readonly closed: Promise<void>;
   /** Environment variables of the image, where the box server reports them. */
   environment: Readonly<Record<string, string>> = {};
+  /** The user of the sandbox that the box server was asked for; `null` when there is none. */
+  user: SandboxUser | null = null;
   private readonly socket: Socket;
   private readonly children = new RemoteChildren((message) => this.sendToRunner(message));
   private readonly files = new Map<number, Waiter<FileAnswer>>();
@@ -164,10 +171,14 @@ export class BoxConnection {
    * Writes a file in the sandbox. Its parts are read from `content` only as fast as the sandbox takes them. Rejects with `runtime_failed`,
    * or with an error of `content`.
    */
-  async writeFile(path: string, mode: number, content: AsyncIterable<Buffer> | Iterable<Buffer>): Promise<void> {
+  async writeFile(
+    path: string,
+    { mode, owner }: { readonly mode: number; readonly owner: FileOwner },
+    content: AsyncIterable<Buffer> | Iterable<Buffer>,
+  ): Promise<void> {
     this.refuseClosed();
     const id = this.nextId++;
-    await this.send({ type: 'create_file', id, path, mode });
+    await this.send({ type: 'create_file', id, path, mode, owner });
     try {
       for await (const part of content) await this.send({ type: 'append', id }, part);
     } finally {
@@ -212,6 +223,7 @@ export class BoxConnection {
     switch (reply.type) {
       case 'ready':
         this.environment = reply.environment;
+        this.user = reply.user;
         onReady();
         break;
       case 'file_done':

@@ -1,23 +1,18 @@
 import { constants } from 'node:fs';
-import { chown, type FileHandle, mkdir, open, rm, stat, symlink } from 'node:fs/promises';
+import { chown, type FileHandle, lchown, mkdir, open, rm, stat, symlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import type { FileReply, FileRequest } from './messages.ts';
-
-/** User and group that own the files which the box server creates; `null` when it creates them as its own user. */
-export type FileOwner = { readonly uid: number; readonly gid: number } | null;
+import type { FileOwner, FileReply, FileRequest } from './messages.ts';
 
 const CREATE_FLAGS = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK;
 
 /** Reads and writes files of the sandbox for the gateway. Runs in the sandbox. */
 export class BoxFiles {
-  private readonly owner: FileOwner;
   private readonly reply: (message: FileReply, body?: Buffer) => void;
   /** Files that are being written, by the number of the request. A promise settles when all parts that have arrived are written. */
   private readonly open = new Map<number, Promise<FileHandle>>();
 
-  constructor(owner: FileOwner, reply: (message: FileReply, body?: Buffer) => void) {
-    this.owner = owner;
+  constructor(reply: (message: FileReply, body?: Buffer) => void) {
     this.reply = reply;
   }
 
@@ -25,7 +20,7 @@ export class BoxFiles {
   receive(request: FileRequest, body: Buffer): void {
     const { id } = request;
     if (request.type === 'create_file') {
-      this.continueFile(id, this.create(request.path, request.mode));
+      this.continueFile(id, create(request.path, request.mode, request.owner));
       return;
     }
     if (request.type === 'append') {
@@ -55,13 +50,14 @@ export class BoxFiles {
       case 'check_directory':
         return (await isDirectory(request.path)) ? 'file_done' : 'file_absent';
       case 'create_directory':
-        await this.makeDirectories(request.path);
-        await this.adopt(request.path);
+        await makeDirectories(request.path, request.owner);
+        if (request.adopts === true) await adopt(request.path, request.owner);
         return 'file_done';
       case 'create_link':
-        await this.makeDirectories(dirname(request.path));
+        await makeDirectories(dirname(request.path), request.owner);
         await rm(request.path, { force: true });
         await symlink(request.target, request.path);
+        if (request.owner !== null) await lchown(request.path, request.owner.uid, request.owner.gid);
         return 'file_done';
       case 'close_file': {
         const written = this.open.get(request.id);
@@ -75,28 +71,28 @@ export class BoxFiles {
         return readPart(request.path, request.offset, request.maxBytes);
     }
   }
+}
 
-  private async create(path: string, mode: number): Promise<FileHandle> {
-    await this.makeDirectories(dirname(path));
-    // Removes an existing symbolic link at the path first, so that the file is not written through the link.
-    await rm(path, { force: true });
-    const handle = await open(path, CREATE_FLAGS, 0o600);
-    if (this.owner !== null) await handle.chown(this.owner.uid, this.owner.gid);
-    await handle.chmod(mode);
-    return handle;
-  }
+async function create(path: string, mode: number, owner: FileOwner): Promise<FileHandle> {
+  await makeDirectories(dirname(path), owner);
+  // Removes an existing symbolic link at the path first, so that the file is not written through the link.
+  await rm(path, { force: true });
+  const handle = await open(path, CREATE_FLAGS, 0o600);
+  if (owner !== null) await handle.chown(owner.uid, owner.gid);
+  await handle.chmod(mode);
+  return handle;
+}
 
-  /** Creates a directory with its missing parents. Those that are created belong to the owner. */
-  private async makeDirectories(path: string): Promise<void> {
-    if (await isDirectory(path)) return;
-    await this.makeDirectories(dirname(path));
-    await mkdir(path);
-    await this.adopt(path);
-  }
+/** Creates a directory with its missing parents. Those that are created belong to the owner. */
+async function makeDirectories(path: string, owner: FileOwner): Promise<void> {
+  if (await isDirectory(path)) return;
+  await makeDirectories(dirname(path), owner);
+  await mkdir(path);
+  await adopt(path, owner);
+}
 
-  private async adopt(path: string): Promise<void> {
-    if (this.owner !== null) await chown(path, this.owner.uid, this.owner.gid);
-  }
+async function adopt(path: string, owner: FileOwner): Promise<void> {
+  if (owner !== null) await chown(path, owner.uid, owner.gid);
 }
 
 async function append(written: Promise<FileHandle>, body: Buffer): Promise<FileHandle> {

@@ -1,23 +1,47 @@
 import type { HelperReply, HelperRequest, HelperSpawnRequest, SpawnResult } from '../spawn/spawner.ts';
 import type { ToolReply, ToolRequest } from './tool-messages.ts';
+import type { SandboxUser } from './users.ts';
 
 /*
  * Messages between a gateway and the box server of a sandbox, as headers of frames. The messages about commands are those of the spawn
  * helper; their bytes are in the body of the frame.
  */
 
+/** User and group that own created files; `null` for those of the box server. */
+export type FileOwner = Pick<SandboxUser, 'uid' | 'gid'> | null;
+
 /** A request about files. `id` is repeated in the reply. A relative path is not allowed. */
 export type FileRequest =
   /** Resolves with `done` when the path is a directory, and with `absent` otherwise. */
   | { readonly type: 'check_directory'; readonly id: number; readonly path: string }
   /** Opens a new file that replaces an existing one, and creates its parent directories. Not answered, unlike `close_file`. */
-  | { readonly type: 'create_file'; readonly id: number; readonly path: string; readonly mode: number }
+  | {
+      readonly type: 'create_file';
+      readonly id: number;
+      readonly path: string;
+      readonly mode: number;
+      readonly owner: FileOwner;
+    }
   /** Appends the body to the open file with this id. Not answered. */
   | { readonly type: 'append'; readonly id: number }
   /** Closes the open file with this id. The answer also reports failures of `create_file` and `append`. */
   | { readonly type: 'close_file'; readonly id: number }
-  | { readonly type: 'create_directory'; readonly id: number; readonly path: string; readonly mode: number }
-  | { readonly type: 'create_link'; readonly id: number; readonly path: string; readonly target: string }
+  /** Creates a directory with its missing parents, which belong to `owner`; with `adopts`, an existing directory does too. */
+  | {
+      readonly type: 'create_directory';
+      readonly id: number;
+      readonly path: string;
+      readonly mode: number;
+      readonly owner: FileOwner;
+      readonly adopts?: boolean;
+    }
+  | {
+      readonly type: 'create_link';
+      readonly id: number;
+      readonly path: string;
+      readonly target: string;
+      readonly owner: FileOwner;
+    }
   /** Reads a regular file: answered by `done` with the content as body, by `absent`, or by `too_large`. */
   | { readonly type: 'read_file'; readonly id: number; readonly path: string; readonly maxBytes: number }
   /** Reads the bytes of a regular file from an offset, at most `maxBytes`: answered as `read_file`, with an empty body at the end of the file. */
@@ -53,7 +77,12 @@ export type BoxDone = {
   readonly stdoutBytes: number;
 };
 
-/** The first message of a box server, with its environment variables, where the gateway asked for them. */
-export type BoxReady = { readonly type: 'ready'; readonly environment: Readonly<Record<string, string>> };
+/** The first message of a box server, with its environment variables and a user of the sandbox, where the gateway asked for them. */
+export type BoxReady = {
+  readonly type: 'ready';
+  readonly environment: Readonly<Record<string, string>>;
+  /** `null` also when the sandbox has no such user. */
+  readonly user: SandboxUser | null;
+};
 
 export type BoxReply = BoxReady | BoxDone | Exclude<HelperReply, { type: 'ready' | 'done' }> | FileReply | ToolReply;

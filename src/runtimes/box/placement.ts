@@ -5,6 +5,7 @@ import { EGRESS_PORT, PROXY_PORT } from '../environment.ts';
 import type { RuntimePaths, StartRequest } from '../runtime.ts';
 import { copySandboxPrograms, type SandboxPrograms } from '../sandbox-programs.ts';
 import { type BoxConnection, requireDone } from './connection.ts';
+import type { FileOwner } from './messages.ts';
 import type { BoxServerOptions } from './server.ts';
 import { BOX_NODE_FLAGS } from './tool-server.ts';
 
@@ -50,7 +51,7 @@ export function copyBoxPrograms(dir: string): Promise<BoxPrograms> {
 export function boxServerCommand(
   programs: BoxPrograms,
   { proxy, egressSocket = null }: Pick<StartRequest, 'proxy' | 'egressSocket'>,
-  more: Pick<BoxServerOptions, 'reportsEnvironment'> = {},
+  more: Partial<Pick<BoxServerOptions, 'reportsEnvironment' | 'user'>> = {},
 ): string[] {
   const server: BoxServerOptions = {
     socketPath: `${SOCKETS_DIR}/${BOX_SOCKET}`,
@@ -58,10 +59,20 @@ export function boxServerCommand(
       ...(proxy === null ? [] : [{ port: PROXY_PORT, socketPath: `${PROXY_DIR}/${basename(proxy.socketPath)}` }]),
       ...(egressSocket === null ? [] : [{ port: EGRESS_PORT, socketPath: `${EGRESS_DIR}/${basename(egressSocket)}` }]),
     ],
-    owner: null,
+    user: null,
     gatewayPidNamespace: readlinkSync('/proc/self/ns/pid'),
     toolRoot: null,
     ...more,
+  };
+  return [...programArgv(programs, 'box'), JSON.stringify(server)];
+}
+
+/** Returns the command that starts a box server for the tools of one user, with the socket `name` in the directory of the sockets. */
+export function toolServerCommand(programs: BoxPrograms, name: string): string[] {
+  const server: BoxServerOptions = {
+    ...{ socketPath: `${SOCKETS_DIR}/${name}`, forwards: [], user: null, toolRoot: null },
+    // Processes of other users share the pid namespace.
+    gatewayPidNamespace: null,
   };
   return [...programArgv(programs, 'box'), JSON.stringify(server)];
 }
@@ -95,11 +106,19 @@ export function boxMounts(
   ];
 }
 
-/** Creates the directories that floe uses in a sandbox where they are missing, and returns their paths. */
-export async function createPaths(connection: BoxConnection, workdir: string): Promise<RuntimePaths> {
+/**
+ * Creates the directories that floe uses in a sandbox where they are missing, and returns their paths. They belong to `owner`, except for a
+ * workdir of the image.
+ */
+export async function createPaths(
+  connection: BoxConnection,
+  workdir: string,
+  owner: FileOwner = null,
+): Promise<RuntimePaths> {
   const paths = { workdir, home: AGENT_HOME, artifacts: '/artifacts', logs: '/logs' };
   for (const path of Object.values(paths)) {
-    requireDone(await connection.askFiles({ type: 'create_directory', path, mode: 0o755 }), path);
+    const adopts = path !== workdir;
+    requireDone(await connection.askFiles({ type: 'create_directory', path, mode: 0o755, owner, adopts }), path);
   }
   return paths;
 }

@@ -8,14 +8,16 @@ import type { SandboxFile } from '../../core/sandbox.ts';
 import type { Isolation, RuntimeBackend } from '../../schema/index.ts';
 import { type CommandState, CommandTurns, restoredError } from '../command-turns.ts';
 import { COMMAND_MARK, checkEnvironment, refuseNul } from '../environment.ts';
-import type { ExecRequest, ExecResult, RuntimePaths, RuntimeSnapshot } from '../runtime.ts';
+import type { ExecRequest, ExecResult, Runtime, RuntimePaths, RuntimeSnapshot } from '../runtime.ts';
 import { argvOf, execResult, type SandboxParts, SandboxRuntime } from '../sandbox-runtime.ts';
 import type { SpawnedProcess, SpawnResult } from '../spawn/spawner.ts';
 import type { RuntimeTools } from '../tools.ts';
 import { DEFAULT_FILE_MODE } from '../transfer.ts';
 import { type BoxConnection, requireDone } from './connection.ts';
+import type { FileOwner } from './messages.ts';
 import { BoxSnapshot, packWorkdir, type SnapshotBox, snapshotDir, unpackWorkdir } from './snapshot.ts';
 import { BoxToolClient } from './tool-client.ts';
+import { BOX_BYTES, BOX_TASKS, startToolServer, type ToolServer } from './tool-server.ts';
 
 /** Size in bytes of the blocks in which `ulimit -f` of a POSIX shell takes the maximum file size (RLIMIT_FSIZE). */
 const ULIMIT_BLOCK_BYTES = 512;
@@ -47,6 +49,22 @@ export type BoxEnd = {
   readonly killedBy: ExecResult['killedBy'];
 };
 
+export type BoxUser = {
+  readonly owner: FileOwner;
+  /** Returns the command that starts a box server with a socket of this name in the directory of the sandbox on the host. */
+  readonly toolServerCommand: (socketName: string) => readonly string[];
+};
+
+/** A command of the sandbox, as it is passed to the box server. */
+type BoxCommand = {
+  readonly argv: readonly string[];
+  readonly cwd: string;
+  readonly env: Readonly<Record<string, string>>;
+  readonly stdin?: Buffer | string | undefined;
+  /** Memory in bytes and number of tasks that the command may use in addition to the limits of the task. */
+  readonly extra?: { readonly bytes: number; readonly tasks: number };
+};
+
 export type BoxParts = SandboxParts & {
   readonly backend: RuntimeBackend;
   readonly isolation: Isolation;
@@ -58,6 +76,8 @@ export type BoxParts = SandboxParts & {
   readonly mcpCommand: readonly string[];
   /** Environment variables of every command. */
   readonly environment: Readonly<Record<string, string>>;
+  /** The user of the agent's commands and files; `null` for root, or for the only user of the sandbox. */
+  readonly user: BoxUser | null;
   /** Random part of the mark of the sandbox's commands. */
   readonly token: string;
   /** Directories in the sandbox of the control group that contains all of its processes. */
@@ -88,15 +108,15 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   }
 
   exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
-    return this.turns.use(signal, (_state, linked) => this.execNow(request, linked));
+    return this.execAs(this.owner, request, signal);
   }
 
   writeFiles(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
-    return this.turns.use(signal, (_state, linked) => this.writeNow(files, linked));
+    return this.writeAs(this.owner, files, signal);
   }
 
   uploadDir(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
-    return this.turns.use(signal, (_state, linked) => this.uploadNow(hostDir, target, linked));
+    return this.uploadAs(this.owner, hostDir, target, signal);
   }
 
   readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
@@ -104,24 +124,80 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   }
 
   openTools(signal: AbortSignal): Promise<RuntimeTools> {
+    return this.openToolsAs(this.parts.user, signal);
+  }
+
+  override asRoot(): Runtime {
+    if (this.parts.user === null) return this;
+    const { backend, isolation, paths, proxyOrigin, mcpCommand } = this;
+    const root: Runtime = {
+      ...{ backend, isolation, paths, proxyOrigin, mcpCommand },
+      exec: (request, signal) => this.execAs(null, request, signal),
+      writeFiles: (files, signal) => this.writeAs(null, files, signal),
+      uploadDir: (hostDir, target, signal) => this.uploadAs(null, hostDir, target, signal),
+      readFile: (path, maxBytes, signal) => this.readFile(path, maxBytes, signal),
+      openTools: (signal) => this.openToolsAs(null, signal),
+      snapshot: (signal) => this.snapshot(signal),
+      restore: (snapshot, signal) => this.restore(snapshot, signal),
+      stop: () => this.stop(),
+      asRoot: () => root,
+    };
+    return root;
+  }
+
+  private get owner(): FileOwner {
+    return this.parts.user?.owner ?? null;
+  }
+
+  private execAs(owner: FileOwner, request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
+    return this.turns.use(signal, (_state, linked) => this.execNow(owner, request, linked));
+  }
+
+  private writeAs(owner: FileOwner, files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
+    return this.turns.use(signal, (_state, linked) => this.writeNow(owner, files, linked));
+  }
+
+  private uploadAs(owner: FileOwner, hostDir: string, target: string, signal: AbortSignal): Promise<void> {
+    return this.turns.use(signal, (_state, linked) => this.uploadNow(owner, hostDir, target, linked));
+  }
+
+  private openToolsAs(user: BoxUser | null, signal: AbortSignal): Promise<RuntimeTools> {
     return new Promise((resolve, reject) => {
       // The tools use the sandbox until they are closed.
-      const closed = this.turns.use(
-        signal,
-        ({ ended }) =>
-          new Promise<void>((close) => {
-            this.refuseEnded(signal);
-            let release = (): void => {};
-            const tools = this.newTools(async () => {
-              release();
-              close();
-            });
-            release = onAbort(ended.signal, () => void tools.close());
-            resolve(tools);
-          }),
-      );
+      const closed = this.turns.use(signal, async ({ ended }) => {
+        this.refuseEnded(signal);
+        const server = user === null ? null : await this.startToolServer(user, signal);
+        await new Promise<void>((close) => {
+          let release = (): void => {};
+          const tools = this.newTools(server, async () => {
+            release();
+            await server?.end();
+            close();
+          });
+          release = onAbort(ended.signal, () => void tools.close());
+          resolve(tools);
+        });
+      });
       closed.catch(reject);
     });
+  }
+
+  /**
+   * Starts a box server as a user other than root. That of the sandbox is root, so its operations on files could read and change what the
+   * user may not.
+   */
+  private startToolServer({ owner, toolServerCommand }: BoxUser, signal: AbortSignal): Promise<ToolServer> {
+    const { clock, dir, environment, request } = this.parts;
+    const socketName = `tools-${this.nextCommand}.sock`;
+    const command = {
+      argv: toolServerCommand(socketName),
+      cwd: '/',
+      env: { ...environment, ...request.spec.env },
+      extra: { bytes: BOX_BYTES, tasks: BOX_TASKS },
+    };
+    const maxOutputBytes = Math.floor(request.spec.max_output_mb * MIB);
+    const options = { clock, maxOutputBytes, socketPath: join(dir, socketName) };
+    return startToolServer((_path, killed) => this.run(owner, command, killed), options, signal);
   }
 
   override async snapshot(signal: AbortSignal): Promise<RuntimeSnapshot> {
@@ -150,61 +226,69 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
 
   private asSnapshotBox(signal: AbortSignal): SnapshotBox {
     const { name } = this;
-    const exec = (request: ExecRequest): Promise<ExecResult> => this.execNow(request, signal);
+    const exec = (request: ExecRequest): Promise<ExecResult> => this.execNow(null, request, signal);
     return { name, workdir: this.paths.workdir, connection: this.parts.connection, exec };
   }
 
-  private async execNow(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
+  private async execNow(owner: FileOwner, request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
     const { clock, request: start, connection, environment } = this.parts;
-    const { spec } = start;
     const startedMs = clock.monotonicMs();
     this.refuseEnded(signal);
     const cwd = this.resolve(request.cwd ?? '.');
     const argv = argvOf(request.command);
-    const mark = `${this.name}:${this.nextCommand++}:${this.parts.token}`;
-    const env = { ...environment, ...spec.env, ...request.env, [COMMAND_MARK]: mark };
+    const env = { ...environment, ...start.spec.env, ...request.env };
     checkEnvironment(env);
     refuseNul('the command', [...argv, cwd]);
     const { reply } = await raceAbort(connection.askFiles({ type: 'check_directory', path: cwd }), signal);
     if (reply.type !== 'file_done') {
       throw new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
     }
-    const ended = await this.runCommand(null, signal, async () => {
+    const ended = await this.run(owner, { argv, cwd, env, stdin: request.stdin }, signal);
+    const result = execResult(ended, clock.monotonicMs() - startedMs);
+    return result.killedBy === null ? result : { ...result, exitCode: null, signal: 'SIGKILL' };
+  }
+
+  /** Runs a command of a user until it ends. */
+  private run(owner: FileOwner, command: BoxCommand, signal: AbortSignal): Promise<SpawnResult> {
+    const { connection, request } = this.parts;
+    const { spec } = request;
+    const { argv, cwd, env, stdin, extra = { bytes: 0, tasks: 0 } } = command;
+    const mark = `${this.name}:${this.nextCommand++}:${this.parts.token}`;
+    return this.runCommand(null, signal, async () => {
       this.refuseEnded(signal);
       const started = connection.spawn({
         argv: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-exec', this.fileBlocks, ...argv],
         cwd,
-        env,
-        stdin: request.stdin,
+        env: { ...env, [COMMAND_MARK]: mark },
+        stdin,
+        owner,
         marker: `${COMMAND_MARK}=${mark}`,
         maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
         limits: {
-          memoryBytes: spec.memory_mb * MIB,
-          taskCount: spec.max_processes,
+          memoryBytes: spec.memory_mb * MIB + extra.bytes,
+          taskCount: spec.max_processes + extra.tasks,
           sharedCgroups: this.parts.cgroupDirectories,
         },
-        onOutput: start.onActivity,
+        onOutput: request.onActivity,
       });
       return started
         .then((child) => this.awaitCommand(child, signal))
         .catch((thrown) => this.endOfSandbox(thrown, signal));
     });
-    const result = execResult(ended, clock.monotonicMs() - startedMs);
-    return result.killedBy === null ? result : { ...result, exitCode: null, signal: 'SIGKILL' };
   }
 
-  private async writeNow(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
+  private async writeNow(owner: FileOwner, files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
     for (const { path, content, mode = DEFAULT_FILE_MODE } of files) {
       this.refuseEnded(signal);
       const bytes = typeof content === 'string' ? Buffer.from(content) : content;
-      await raceAbort(this.parts.connection.writeFile(this.resolve(path), mode, [bytes]), signal);
+      await raceAbort(this.parts.connection.writeFile(this.resolve(path), { mode, owner }, [bytes]), signal);
     }
   }
 
-  private async uploadNow(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
+  private async uploadNow(owner: FileOwner, hostDir: string, target: string, signal: AbortSignal): Promise<void> {
     this.refuseEnded(signal);
     try {
-      await this.upload(hostDir, this.resolve(target), signal);
+      await this.upload(owner, hostDir, this.resolve(target), signal);
     } catch (cause) {
       signal.throwIfAborted();
       const why = (cause as Error).message;
@@ -229,16 +313,20 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  private newTools(release: () => Promise<void>): BoxToolClient {
+  /** Returns tools of a box server; `null` for that of the sandbox. */
+  private newTools(server: ToolServer | null, release: () => Promise<void>): BoxToolClient {
     const { clock, connection, environment, request, end } = this.parts;
-    return new BoxToolClient({
-      ...{ clock, connection, end, release },
+    const common = {
+      ...{ clock, release },
       workdir: this.paths.workdir,
       env: { ...environment, ...request.spec.env },
-      prefix: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-tool', this.fileBlocks],
       maxOutputBytes: Math.floor(request.spec.max_output_mb * MIB),
       onActivity: request.onActivity,
-    });
+    };
+    // The limits of a box server that runs as a command also hold for its processes.
+    if (server !== null) return new BoxToolClient({ ...common, ...server, prefix: [] });
+    const prefix = ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-tool', this.fileBlocks];
+    return new BoxToolClient({ ...common, connection, end, prefix });
   }
 
   protected async remove(): Promise<void> {
@@ -288,18 +376,20 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     return { exitCode: null, signal: 'SIGKILL', stdout: none, stderr: none, droppedBytes: 0, killedBy };
   }
 
-  private async upload(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
+  private async upload(owner: FileOwner, hostDir: string, target: string, signal: AbortSignal): Promise<void> {
     const { connection } = this.parts;
     const mode = (await stat(hostDir)).mode & 0o777;
-    requireDone(await connection.askFiles({ type: 'create_directory', path: target, mode }), target);
+    requireDone(await connection.askFiles({ type: 'create_directory', path: target, mode, owner }), target);
     for (const entry of await readdir(hostDir, { withFileTypes: true })) {
       this.refuseEnded(signal);
       const [from, to] = [join(hostDir, entry.name), posix.join(target, entry.name)];
-      if (entry.isDirectory()) await this.upload(from, to, signal);
+      if (entry.isDirectory()) await this.upload(owner, from, to, signal);
       else if (entry.isFile()) {
-        await connection.writeFile(to, (await stat(from)).mode & 0o777, createReadStream(from, { highWaterMark: MIB }));
+        const mode = (await stat(from)).mode & 0o777;
+        await connection.writeFile(to, { mode, owner }, createReadStream(from, { highWaterMark: MIB }));
       } else if (entry.isSymbolicLink()) {
-        requireDone(await connection.askFiles({ type: 'create_link', path: to, target: await readlink(from) }), to);
+        const target = await readlink(from);
+        requireDone(await connection.askFiles({ type: 'create_link', path: to, target, owner }), to);
       }
     }
   }

@@ -8,6 +8,7 @@ import { BoxFiles } from './files.ts';
 import { encodeFrame, type Frame, FrameReader } from './frames.ts';
 import type { BoxReply, BoxRequest } from './messages.ts';
 import { BoxTools } from './tools.ts';
+import { findUser } from './users.ts';
 
 /*
  * The box server: a program that floe runs inside a sandbox, as root of the sandbox where it has one. It connects to the gateway through a
@@ -24,8 +25,8 @@ export type BoxServerOptions = {
   readonly socketPath: string;
   /** Ports of the sandbox's loopback interface, and the Unix sockets in the sandbox to which their connections are forwarded. */
   readonly forwards: readonly { readonly port: number; readonly socketPath: string }[];
-  /** User and group of commands and files; `null` for those of the box server. */
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  /** User whose ids the box server reports, as {@link findUser} takes it; `null` for none. */
+  readonly user: string | null;
   /**
    * The gateway's pid namespace, as `/proc/self/ns/pid` names it. In another namespace, the box server may kill every process but the first
    * one when a command ends. `null` when the box server is in the gateway's namespace.
@@ -45,19 +46,18 @@ const ownsNamespace =
   options.gatewayPidNamespace !== null && readlinkSync('/proc/self/ns/pid') !== options.gatewayPidNamespace;
 const mark = process.env[COMMAND_MARK];
 const runner = new ChildRunner(replyAboutCommand, {
-  owner: options.owner,
   ownsNamespace: () => ownsNamespace && tools.isIdle,
 });
 const tools = new BoxTools(
   {
-    owner: options.owner,
+    owner: null,
     root: options.toolRoot,
     marks: mark === undefined ? {} : { [COMMAND_MARK]: mark },
     onIdle: () => runner.endRest(),
   },
   send,
 );
-const files = new BoxFiles(options.owner, send);
+const files = new BoxFiles(send);
 const reader = new FrameReader(REQUEST_LIMITS, receive);
 
 socket.on('data', (chunk: Buffer) => reader.push(chunk));
@@ -68,7 +68,8 @@ socket.once('connect', () => void start(socket));
 async function start(connected: Socket): Promise<void> {
   connected.setNoDelay(true);
   await Promise.all(options.forwards.map(({ port, socketPath }) => listenForProxy(port, socketPath)));
-  send({ type: 'ready', environment: options.reportsEnvironment === true ? variables(process.env) : {} });
+  const user = options.user === null ? null : await findUser(options.user);
+  send({ type: 'ready', environment: options.reportsEnvironment === true ? variables(process.env) : {}, user });
 }
 
 function variables(environment: NodeJS.ProcessEnv): Record<string, string> {

@@ -104,7 +104,11 @@ export async function packWorkdir(
 /** Replaces the files of a workdir by those of the archive `path` on the host. Rejects with `runtime_failed`. */
 export async function unpackWorkdir(box: SnapshotBox, path: string): Promise<void> {
   const inside = newArchivePath();
-  await box.connection.writeFile(inside, 0o600, createReadStream(path, { highWaterMark: PART_BYTES }));
+  await box.connection.writeFile(
+    inside,
+    { mode: 0o600, owner: null },
+    createReadStream(path, { highWaterMark: PART_BYTES }),
+  );
   await runScript(box, UNPACK_SCRIPT, inside, 'restore its workdir');
 }
 

@@ -24,23 +24,31 @@ export type ToolServer = {
   end(): Promise<void>;
 };
 
+export type ToolServerOptions = {
+  readonly clock: Clock;
+  readonly maxOutputBytes: number;
+  /** Path on the host of the socket; default: in a new directory. */
+  readonly socketPath?: string;
+};
+
 /**
  * Starts a box server as a command. `run` runs it until it ends; `socketPath` is the socket on the host to which it connects. Rejects with
  * `runtime_failed` when it ends instead of connecting, or with the reason of `signal`; the box server has then ended.
  */
 export async function startToolServer(
   run: (socketPath: string, signal: AbortSignal) => Promise<SpawnResult>,
-  { clock, maxOutputBytes }: { readonly clock: Clock; readonly maxOutputBytes: number },
+  { clock, maxOutputBytes, socketPath }: ToolServerOptions,
   signal: AbortSignal,
 ): Promise<ToolServer> {
   // The paths of Unix sockets are limited to 107 bytes, which the state directory of a gateway can exceed.
-  const dir = await mkdtemp(join(tmpdir(), 'floe-box-'));
+  const dir = socketPath === undefined ? await mkdtemp(join(tmpdir(), 'floe-box-')) : null;
+  const path = socketPath ?? join(dir ?? '', 's');
   const killing = new AbortController();
   let listener: BoxListener | null = null;
   let ended: Promise<unknown> = Promise.resolve();
   try {
-    listener = await BoxListener.open(join(dir, 's'), replyBodyBytes(maxOutputBytes));
-    const running = run(join(dir, 's'), killing.signal);
+    listener = await BoxListener.open(path, replyBodyBytes(maxOutputBytes));
+    const running = run(path, killing.signal);
     ended = running.catch(() => {});
     const connection = await listener.accept(failure(running), signal);
     const end = async (): Promise<void> => {
@@ -58,7 +66,7 @@ export async function startToolServer(
     throw error;
   } finally {
     await listener?.close();
-    await rm(dir, { recursive: true, force: true });
+    if (dir !== null) await rm(dir, { recursive: true, force: true });
   }
 }
 

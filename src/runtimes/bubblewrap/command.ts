@@ -151,7 +151,7 @@ export function boxArgv(host: SandboxHost, proxies: readonly RelayedProxy[]): st
   const options: BoxServerOptions = {
     socketPath: BOX_SOCKET,
     forwards: proxies.map((name) => ({ port: RELAY_PORTS[name], socketPath: relaySocketOf(name) })),
-    owner: null,
+    user: null,
     toolRoot: null,
     gatewayPidNamespace: readlinkSync('/proc/self/ns/pid'),
   };

@@ -12,6 +12,7 @@ import { labelled, type Owner } from '../processes/owner.ts';
 import { isRunning } from '../processes/process-table.ts';
 import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtime.ts';
 import type { Spawner } from '../spawn/spawner.ts';
+import { refuseUser } from '../users.ts';
 import { checkWorkdir } from './command.ts';
 import { diagnose, NO_FILTER, unenforcedLimits } from './diagnosis.ts';
 import { deriveHolder, startHolder } from './holder.ts';
@@ -105,6 +106,7 @@ export class BubblewrapProvider implements RuntimeProvider {
   async start(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
     signal.throwIfAborted();
     const { spec } = request;
+    refuseUser(this.backend, spec);
     if (process.platform !== 'linux') throw new FloeError('runtime_unavailable', 'bubblewrap needs Linux');
     if (spec.network === 'host' && !this.options.allowHostNetwork) {
       throw new FloeError('unsupported', 'runtime.network: this node does not allow sandboxes on the host network');

@@ -15,9 +15,11 @@ import {
   createPaths,
   mcpCommand,
   ROOT_CAPABILITIES,
+  toolServerCommand,
 } from '../box/placement.ts';
 import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
+import type { SandboxUser } from '../box/users.ts';
 import { AGENT_HOME } from '../bubblewrap/host.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
 import { baseEnvironment, checkEnvironment, egressEnvironment, PROXY_PORT } from '../environment.ts';
@@ -177,18 +179,20 @@ export class ContainerProvider implements RuntimeProvider {
     signal: AbortSignal,
   ): Promise<Runtime> {
     const { spec, name } = request;
+    const wanted = wantedUser(spec.user, image.user);
     const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
     const listener = await BoxListener.open(join(dir, BOX_SOCKET), maxBodyBytes);
     let id: string | null = null;
     const starting = new AbortController();
     try {
-      id = await this.engine.create(`floe-${name}`, this.containerSpec(dir, programs, image, request), signal);
+      id = await this.engine.create(`floe-${name}`, this.containerSpec(dir, programs, image, request, wanted), signal);
       await this.engine.start(id, signal);
       const failed = this.failure(id, AbortSignal.any([signal, starting.signal]));
       failed.catch(() => {});
       const connection = await listener.accept(failed, signal);
       const container = id;
-      const paths = await createPaths(connection, spec.workdir);
+      const user = requireUser(wanted, connection.user);
+      const paths = await createPaths(connection, spec.workdir, user);
       const { clock, owner, spawner } = this.options;
       return new BoxRuntime({
         ...{
@@ -206,10 +210,13 @@ export class ContainerProvider implements RuntimeProvider {
         proxyOrigin: `http://127.0.0.1:${PROXY_PORT}`,
         environment: {
           ...baseEnvironment(AGENT_HOME),
+          ...(user?.name == null ? {} : { USER: user.name, LOGNAME: user.name }),
           ...image.env,
           HOME: AGENT_HOME,
           ...(request.egressSocket == null ? {} : egressEnvironment()),
         },
+        user:
+          user === null ? null : { owner: user, toolServerCommand: (socket) => toolServerCommand(programs, socket) },
         mcpCommand: mcpCommand(programs),
         token: randomBytes(9).toString('base64url'),
         cgroupDirectories: CGROUP_DIRECTORIES,
@@ -225,14 +232,20 @@ export class ContainerProvider implements RuntimeProvider {
     }
   }
 
-  private containerSpec(dir: string, programs: BoxPrograms, image: ImageInfo, request: StartRequest): ContainerSpec {
+  private containerSpec(
+    dir: string,
+    programs: BoxPrograms,
+    image: ImageInfo,
+    request: StartRequest,
+    user: string | null,
+  ): ContainerSpec {
     const { spec } = request;
     const memoryBytes = spec.memory_mb * MIB + BOX_BYTES;
     return {
       Image: image.id,
       User: '0:0',
       Entrypoint: [],
-      Cmd: [...INIT, ...boxServerCommand(programs, request)],
+      Cmd: [...INIT, ...boxServerCommand(programs, request, { user })],
       Env: [],
       WorkingDir: '/',
       Hostname: 'floe',
@@ -320,4 +333,20 @@ export class ContainerProvider implements RuntimeProvider {
     await writeFile(this.profilePath, PROFILE);
     return programs;
   }
+}
+
+/** Returns the user whom a task or else an image names; `null` for root, and where neither names one. */
+function wantedUser(ofTask: string | number | null, ofImage: string): string | null {
+  const user = String(ofTask ?? ofImage);
+  return ['', '0', 'root', '0:0', 'root:root'].includes(user) ? null : user;
+}
+
+/** Returns the user whom a sandbox has found; `null` for root. Throws `schema_violation` when it has not found the wanted one. */
+function requireUser(wanted: string | null, found: SandboxUser | null): SandboxUser | null {
+  if (wanted === null) return null;
+  if (found === null) {
+    const message = `the image has no user ${wanted}`;
+    throw new FloeError('schema_violation', `runtime.user: ${message}`, { path: 'runtime.user', user: wanted });
+  }
+  return found.uid === 0 ? null : found;
 }

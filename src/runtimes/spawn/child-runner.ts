@@ -44,8 +44,6 @@ type RunningCommand = {
 };
 
 export type ChildRunnerOptions = {
-  /** User and group of the child processes; `null` for those of this process. */
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
   /**
    * Returns whether every process of this pid namespace belongs to a command, except its first process and this one. All of them are then
    * killed when no command runs any more.
@@ -64,10 +62,7 @@ export class ChildRunner {
   private readonly watch = new ProcessWatch(systemClock);
 
   /** `reply` receives the messages about the child processes. */
-  constructor(
-    reply: (message: HelperReply) => void,
-    options: ChildRunnerOptions = { owner: null, ownsNamespace: () => false },
-  ) {
+  constructor(reply: (message: HelperReply) => void, options: ChildRunnerOptions = { ownsNamespace: () => false }) {
     this.reply = reply;
     this.options = options;
   }
@@ -85,7 +80,7 @@ export class ChildRunner {
         detached: true,
         cwd: request.cwd,
         env: { ...request.env },
-        ...this.options.owner,
+        ...(request.owner == null ? {} : { uid: request.owner.uid, gid: request.owner.gid }),
         stdio: [request.stdin === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'],
       });
     } catch (cause) {

@@ -3,6 +3,8 @@ export type SpawnRequest = {
   /** All environment variables of the child process. It inherits no variable. */
   readonly env: Readonly<Record<string, string>>;
   readonly cwd?: string | undefined;
+  /** User and group of the process; default: those of the process that starts it. */
+  readonly owner?: { readonly uid: number; readonly gid: number } | null | undefined;
   /**
    * Bytes to write to the process's stdin, which is then closed. With `hold`, stdin stays open until the process is killed or the spawn
    * helper dies.

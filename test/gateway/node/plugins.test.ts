@@ -131,6 +131,20 @@ describe('a module of custom builders', () => {
   });
 });
 
+describe('a submitted task', () => {
+  it('is refused when its back end lacks its user', () => {
+    const check = createTaskCheck(harnessRegistry(), evaluatorRegistry());
+    const by = (runtime: object) => () =>
+      check(taskRequestSchema.parse({ instruction: 'x', agent: { harness: 'pi' }, runtime }));
+    expect(by({ backend: 'bubblewrap', user: 'dev' })).toThrow(
+      expect.objectContaining({ code: 'unsupported', details: expect.objectContaining({ path: 'runtime.user' }) }),
+    );
+    for (const runtime of [{ backend: 'docker', user: 'dev' }, { user: 'dev' }, { backend: 'bubblewrap' }]) {
+      expect(by(runtime)).not.toThrow();
+    }
+  });
+});
+
 describe('a task with a custom builder', () => {
   const task = (strategy: string, config = {}) =>
     taskRequestSchema.parse({

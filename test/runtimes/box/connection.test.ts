@@ -33,7 +33,7 @@ function send(socket: Socket, reply: BoxReply | object, body?: Buffer): void {
 async function connected(): Promise<{ readonly server: Socket; readonly connection: BoxConnection }> {
   const accepted = listener.accept(new Promise<never>(() => {}), never);
   const server = connect(path());
-  send(server, { type: 'ready', environment: {} });
+  send(server, { type: 'ready', environment: {}, user: null });
   return { server, connection: await accepted };
 }
 
@@ -66,7 +66,7 @@ describe('the listener for a box server', () => {
     expect(await readdir(deep)).toEqual(['box.sock']);
     const accepted = own.accept(new Promise<never>(() => {}), never);
     const server = connect(join(dir, 'short', 'box.sock'));
-    send(server, { type: 'ready', environment: {} });
+    send(server, { type: 'ready', environment: {}, user: null });
     (await accepted).close();
     expect(await readdir(deep)).toEqual([]);
     server.destroy();
@@ -93,7 +93,7 @@ describe('the listener for a box server', () => {
 describe('a connection to a box server that an agent has taken over', () => {
   it.each<[string, object, Buffer?]>([
     ['an unknown message', { type: 'reward', value: 1 }],
-    ['a message with an additional field', { type: 'ready', environment: {}, more: 1 }],
+    ['a message with an additional field', { type: 'ready', environment: {}, user: null, more: 1 }],
     ['an exit code that no process has', { ...done(1), result: { ...done(1).result, exitCode: 1e9 } }],
     ['a body that is longer than the output may be', done(1), Buffer.alloc(MAX_BODY_BYTES + 1)],
   ])('is lost at %s, and so is its command', async (_what, message, body) => {
@@ -134,7 +134,7 @@ describe('a lost connection', () => {
     const { server, connection } = await connected();
     const spawned = connection.spawn(REQUEST);
     const asked = connection.askFiles({ type: 'check_directory', path: '/' });
-    const written = connection.writeFile('/file', 0o644, [Buffer.from('x')]);
+    const written = connection.writeFile('/file', { mode: 0o644, owner: null }, [Buffer.from('x')]);
     server.destroy();
     for (const waiting of [spawned, asked, written]) await expect(waiting).rejects.toMatchObject(LOST);
   });

@@ -39,7 +39,7 @@ beforeEach(async () => {
     if (reply !== null) send({ id: request.id, ...reply }, body);
   });
   server.on('data', (chunk: Buffer) => reader.push(chunk));
-  send({ type: 'ready', environment: {} });
+  send({ type: 'ready', environment: {}, user: null });
   const connection = await accepted;
   clock = new VirtualClock();
   ends = 0;

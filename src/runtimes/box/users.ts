@@ -1,0 +1,33 @@
+import { readFile } from 'node:fs/promises';
+
+/** User and group of commands and files in a sandbox. */
+export type SandboxUser = {
+  readonly uid: number;
+  readonly gid: number;
+  /** Name of the user; `null` for a number that the image does not name. */
+  readonly name: string | null;
+};
+
+/**
+ * Finds a user in the files `passwd` and `group` of `directory`. `wanted` has the form of an image's user: `name` or `uid`, and optionally
+ * `:group` or `:gid`. As with a container engine, a number needs no entry. Resolves with `null` when there is no such user or group.
+ */
+export async function findUser(wanted: string, directory = '/etc'): Promise<SandboxUser | null> {
+  const [user = '', group = ''] = wanted.split(':', 2);
+  const entry = await entryOf(`${directory}/passwd`, user);
+  const uid = numberIn(entry?.[2] ?? user);
+  const gid =
+    group === '' ? numberIn(entry?.[3] ?? '0') : numberIn((await entryOf(`${directory}/group`, group))?.[2] ?? group);
+  return uid === null || gid === null ? null : { uid, gid, name: entry?.[0] ?? null };
+}
+
+/** Returns the fields of the line of a database whose name, or whose number, is `wanted`; `null` without one. */
+async function entryOf(path: string, wanted: string): Promise<string[] | null> {
+  const text = await readFile(path, 'utf8').catch(() => '');
+  const entries = text.split('\n').map((line) => line.split(':'));
+  return entries.find(([name]) => name === wanted) ?? entries.find((fields) => fields[2] === wanted) ?? null;
+}
+
+function numberIn(text: string): number | null {
+  return /^\d{1,10}$/.test(text) ? Number(text) : null;
+}
