@@ -191,7 +191,7 @@ export class ApptainerProvider implements RuntimeProvider {
       const failed = earlyEnd(started.process);
       failed.catch(() => {});
       const connection = await listener.accept(failed, signal);
-      const paths = await createPaths(connection, spec.workdir);
+      const paths = await createPaths(connection, request);
       return new BoxRuntime({
         ...{
           backend: this.backend,

@@ -1,9 +1,11 @@
 import { constants } from 'node:fs';
-import { chown, type FileHandle, lchown, mkdir, open, rm, stat, symlink } from 'node:fs/promises';
+import { chmod, chown, type FileHandle, lchown, mkdir, open, rm, stat, symlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { FileOwner, FileReply, FileRequest } from './messages.ts';
 
 const CREATE_FLAGS = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
+/** Permissions of a directory with which every user can reach the files in it. */
+const PASS_BITS = 0o111;
 const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK;
 
 /** Reads and writes files of the sandbox for the gateway. Runs in the sandbox. */
@@ -53,6 +55,9 @@ export class BoxFiles {
         await makeDirectories(request.path, request.owner);
         if (request.adopts === true) await adopt(request.path, request.owner);
         return 'file_done';
+      case 'make_reachable':
+        await makeReachable(request.path);
+        return 'file_done';
       case 'create_link':
         await makeDirectories(dirname(request.path), request.owner);
         await rm(request.path, { force: true });
@@ -93,6 +98,15 @@ async function makeDirectories(path: string, owner: FileOwner): Promise<void> {
 
 async function adopt(path: string, owner: FileOwner): Promise<void> {
   if (owner !== null) await chown(path, owner.uid, owner.gid);
+}
+
+/** Lets all users pass through the directories that contain `path`. */
+async function makeReachable(path: string): Promise<void> {
+  const parent = dirname(path);
+  if (parent === path) return;
+  await makeReachable(parent);
+  const { mode } = await stat(parent);
+  if ((mode & PASS_BITS) !== PASS_BITS) await chmod(parent, (mode | PASS_BITS) & 0o7777);
 }
 
 async function append(written: Promise<FileHandle>, body: Buffer): Promise<FileHandle> {

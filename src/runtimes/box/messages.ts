@@ -42,6 +42,8 @@ export type FileRequest =
       readonly target: string;
       readonly owner: FileOwner;
     }
+  /** Lets all users pass through the directories that contain the path. */
+  | { readonly type: 'make_reachable'; readonly id: number; readonly path: string }
   /** Reads a regular file: answered by `done` with the content as body, by `absent`, or by `too_large`. */
   | { readonly type: 'read_file'; readonly id: number; readonly path: string; readonly maxBytes: number }
   /** Reads the bytes of a regular file from an offset, at most `maxBytes`: answered as `read_file`, with an empty body at the end of the file. */

@@ -108,17 +108,20 @@ export function boxMounts(
 
 /**
  * Creates the directories that floe uses in a sandbox where they are missing, and returns their paths. They belong to `owner`, except for a
- * workdir of the image.
+ * workdir of the image. An owner can reach the read-only mounts, which can be in a directory of root.
  */
 export async function createPaths(
   connection: BoxConnection,
-  workdir: string,
+  { spec, readOnlyMounts }: Pick<StartRequest, 'spec' | 'readOnlyMounts'>,
   owner: FileOwner = null,
 ): Promise<RuntimePaths> {
-  const paths = { workdir, home: AGENT_HOME, artifacts: '/artifacts', logs: '/logs' };
+  const paths = { workdir: spec.workdir, home: AGENT_HOME, artifacts: '/artifacts', logs: '/logs' };
   for (const path of Object.values(paths)) {
-    const adopts = path !== workdir;
+    const adopts = path !== spec.workdir;
     requireDone(await connection.askFiles({ type: 'create_directory', path, mode: 0o755, owner, adopts }), path);
+  }
+  for (const { sandboxPath: path } of owner === null ? [] : readOnlyMounts) {
+    requireDone(await connection.askFiles({ type: 'make_reachable', path }), path);
   }
   return paths;
 }

@@ -192,7 +192,7 @@ export class ContainerProvider implements RuntimeProvider {
       const connection = await listener.accept(failed, signal);
       const container = id;
       const user = requireUser(wanted, connection.user);
-      const paths = await createPaths(connection, spec.workdir, user);
+      const paths = await createPaths(connection, request, user);
       const { clock, owner, spawner } = this.options;
       return new BoxRuntime({
         ...{
