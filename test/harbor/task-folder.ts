@@ -1,7 +1,7 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { afterEach } from 'vitest';
+import { onTestFinished } from 'vitest';
 
 /** Files of a small Harbor task, by path. */
 export const HARBOR_FILES: Readonly<Record<string, string>> = {
@@ -22,15 +22,11 @@ export const TERMINAL_BENCH_FILES: Readonly<Record<string, string>> = {
   'solution.sh': 'echo hello\n',
 };
 
-const folders: string[] = [];
-afterEach(() => {
-  for (const folder of folders.splice(0)) rmSync(folder, { recursive: true, force: true });
-});
-
-/** Writes files to a new folder, which is removed after the test. A file with the content `null` is left out. */
+/** Writes files to a new folder, which is removed after the running test. A file with the content `null` is left out. */
 export function folderWith(files: Readonly<Record<string, string | null>>): string {
   const folder = mkdtempSync(join(tmpdir(), 'floe-harbor-'));
-  folders.push(folder);
+  // A hook of this module would run only in the first test file of a worker, because the files of a worker share their modules.
+  onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
   for (const [path, content] of Object.entries(files)) {
     if (content === null) continue;
     mkdirSync(dirname(join(folder, path)), { recursive: true });
