@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
+import { imageUserSchema } from '../schema/index.ts';
 import { scriptFailureSchema } from './script-config.ts';
 
 const PATH = 'evaluator.config';
@@ -27,8 +28,7 @@ const configSchema = z.strictObject({
     .default('test.sh')
     .describe('file in /tests that `bash` runs in the workdir'),
   timeout: z.number().gt(0).default(600).describe('time limit of the script in seconds'),
-  user: z
-    .union([z.string().regex(/^[A-Za-z_][A-Za-z0-9_.-]*$/, 'must be the name of a user'), z.int().min(0)])
+  user: imageUserSchema
     .nullable()
     .default(null)
     .describe('user of the image that runs the script; null for root, or for the only user of the sandbox'),

@@ -127,6 +127,7 @@ export {
   environmentSchema,
   hostPatternSchema,
   type Isolation,
+  imageUserSchema,
   ONLY_USERS,
   type PrepareAction,
   prepareActionSchema,

@@ -116,7 +116,7 @@ export const runtimeSpecSchema = z
       .nullable()
       .default(null)
       .describe(
-        "name or number of the user of the image who runs the agent and the prepare actions, and to whom their files belong; null for the image's own user with docker and podman, and for the only user of a sandbox otherwise",
+        "name or number of the user of the image that runs the agent and the prepare actions and owns their files; null for the image's own user with docker and podman, and for the only user of a sandbox otherwise",
       ),
     prepare: z.array(prepareActionSchema).default([]),
     eval_prepare: z

@@ -27,7 +27,6 @@ export type Dialect = {
   readonly argv: readonly string[];
   readonly cwd: string;
   readonly env: Readonly<Record<string, string>>;
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
   /** Environment entry `NAME=value` that marks the processes of the interpreter. */
   readonly marker: string;
   /** Whether commands run in a terminal, whose only output is stdout. */
@@ -126,7 +125,6 @@ export class Interpreter {
       detached: true,
       cwd: dialect.cwd,
       env: { ...dialect.env },
-      ...dialect.owner,
       stdio: ['pipe', 'pipe', 'pipe', 'pipe'],
     });
     if (child.pid === undefined) {

@@ -13,13 +13,13 @@ const cwd = process.cwd();
 const env = Object.fromEntries(
   Object.entries(process.env).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]])),
 );
-const options = { owner: null, root: null, marks: {}, onIdle: () => {} };
+const options = { root: null, marks: {}, onIdle: () => {} };
 const spec = { program: null, cwd, env, prefix: [] };
 const sessions = {
   shell: new ToolSession({ ...spec, kind: 'shell' }, options),
   python: new ToolSession({ ...spec, kind: 'python' }, options),
 };
-const tools = mcpTools(sessions.shell, sessions.python, new TextFiles(null, null), cwd);
+const tools = mcpTools(sessions.shell, sessions.python, new TextFiles(null), cwd);
 const server = new McpServer({ name: 'floe', version: '1' }, tools, (line) => void process.stdout.write(line));
 
 process.stdin.setEncoding('utf8');

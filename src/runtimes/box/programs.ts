@@ -13,7 +13,6 @@ export type ProcessSettings = {
   /** One of the marks, as `NAME=value`. */
   readonly marker: string;
   readonly prefix: readonly string[];
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
 };
 
 /** Returns the path of the first of the programs `names` that exists. Throws a {@link ToolError} (`unavailable`) when none does. */

@@ -50,7 +50,6 @@ const runner = new ChildRunner(replyAboutCommand, {
 });
 const tools = new BoxTools(
   {
-    owner: null,
     root: options.toolRoot,
     marks: mark === undefined ? {} : { [COMMAND_MARK]: mark },
     onIdle: () => runner.endRest(),

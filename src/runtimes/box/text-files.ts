@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
-import { chown, type FileHandle, lstat, mkdir, open, opendir, realpath, rename, rm, stat } from 'node:fs/promises';
+import { type FileHandle, lstat, mkdir, open, opendir, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join, sep } from 'node:path';
 import { type DirectoryEntry, type DirectoryListing, type FileText, ToolError, type ToolFailure } from '../tools.ts';
 import { MAX_ENTRIES } from './tool-messages.ts';
@@ -32,15 +32,13 @@ export type LinesOfFile = { readonly content: Buffer } & Omit<FileText, 'text'>;
 /** Operations on files for tools. All reject with a {@link ToolError}. Runs in the sandbox. */
 export class TextFiles {
   private readonly root: string | null;
-  private readonly owner: { readonly uid: number; readonly gid: number } | null;
 
   /**
    * `root` is the directory to which all paths are confined, after symbolic links are resolved; `null` in a sandbox with a root file system
-   * of its own. `owner` owns created files; `null` for the user of this process.
+   * of its own.
    */
-  constructor(root: string | null, owner: { readonly uid: number; readonly gid: number } | null) {
+  constructor(root: string | null) {
     this.root = root;
-    this.owner = owner;
   }
 
   /** Reads lines of a regular file. */
@@ -132,8 +130,7 @@ export class TextFiles {
       const handle = await open(draft, flags, 0o600);
       try {
         await handle.writeFile(content);
-        const owner = old ?? this.owner;
-        if (owner !== null) await handle.chown(owner.uid, owner.gid).catch(() => {});
+        if (old !== null) await handle.chown(old.uid, old.gid).catch(() => {});
         await handle.chmod(old === null ? DEFAULT_FILE_MODE : old.mode & 0o7777);
       } finally {
         await handle.close();
@@ -172,7 +169,6 @@ export class TextFiles {
     if (info !== null) throw new ToolError('not_a_directory', `${path} is not a directory`);
     await this.makeDirectories(dirname(path));
     await mkdir(path);
-    if (this.owner !== null) await chown(path, this.owner.uid, this.owner.gid);
   }
 }
 

@@ -13,7 +13,6 @@ const TOOL_MARK = 'FLOE_TOOL_MARK';
 const EMPTY = Buffer.alloc(0);
 
 export type BoxToolsOptions = {
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
   /** Directory to which the operations on files are confined; `null` for the whole sandbox. */
   readonly root: string | null;
   /** Environment variables that every process gets, by which the gateway finds it when this process has died. */
@@ -82,7 +81,6 @@ export class ToolSession {
       ...this.spec,
       marks: { ...this.options.marks, [TOOL_MARK]: mark },
       marker: `${TOOL_MARK}=${mark}`,
-      owner: this.options.owner,
     };
     const { kind } = this.spec;
     const dialect = kind === 'python' ? pythonDialect(settings) : shellDialect(settings, kind === 'terminal');
@@ -104,7 +102,7 @@ export class BoxTools {
   constructor(options: BoxToolsOptions, reply: (message: ToolReply, body?: Buffer) => void) {
     this.options = options;
     this.reply = reply;
-    this.files = new TextFiles(options.root, options.owner);
+    this.files = new TextFiles(options.root);
   }
 
   /** Whether no shell and no Python process is open. */

@@ -335,13 +335,13 @@ export class ContainerProvider implements RuntimeProvider {
   }
 }
 
-/** Returns the user whom a task or else an image names; `null` for root, and where neither names one. */
+/** Returns the user that a task or else an image names; `null` for root, and where neither names one. */
 function wantedUser(ofTask: string | number | null, ofImage: string): string | null {
   const user = String(ofTask ?? ofImage);
   return ['', '0', 'root', '0:0', 'root:root'].includes(user) ? null : user;
 }
 
-/** Returns the user whom a sandbox has found; `null` for root. Throws `schema_violation` when it has not found the wanted one. */
+/** Returns the user that a box server has found; `null` for root. Throws `schema_violation` when it has not found the wanted one. */
 function requireUser(wanted: string | null, found: SandboxUser | null): SandboxUser | null {
   if (wanted === null) return null;
   if (found === null) {
