@@ -129,7 +129,7 @@ export function bench(parts: BenchParts = {}): Bench {
       ...parts.task,
     },
   });
-  const attempt = new Attempt(lease, runtimeSpecSchema.parse({}), clock, () => {});
+  const attempt = new Attempt(lease, lease.task.runtime ?? runtimeSpecSchema.parse({}), clock, () => {});
   const deps = {
     recordStart: parts.recordStart ?? (async () => {}),
     assertLease: () => {},

@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { runSession, sandboxNames } from '../../../src/gateway/session/session-runner.ts';
+import type { LaunchContext } from '../../../src/harnesses/harness.ts';
+import { shellHarness } from '../../../src/harnesses/shell.ts';
 import { CallFailures } from '../../../src/proxy/session/call-failures.ts';
 import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
 import type { Runtime } from '../../../src/runtimes/runtime.ts';
@@ -123,6 +125,27 @@ describe("the evaluator's fresh runtime", () => {
     ready();
     await ended;
     expect(alive.size).toBe(0);
+  });
+});
+
+describe('the launch of the harness', () => {
+  it("gets the command of floe's MCP server, and the variables of the task for its commands", async () => {
+    let launched: LaunchContext | null = null;
+    const launch = (context: LaunchContext) => {
+      launched = context;
+      return shellHarness.launch(context);
+    };
+    const { attempt, deps } = bench({
+      task: {
+        agent: { harness: 'shell', custom_shell: 'true', env: { B: 'agent' } },
+        runtime: { env: { A: 'runtime', B: 'runtime' } },
+      },
+      start: async () => ({ ...runtimeOf(async () => ENDED_WELL, new Set()), mcpCommand: ['/.floe/node', 'mcp.js'] }),
+    });
+    await runSession(attempt, { ...deps, harnesses: new Map([['shell', { ...shellHarness, launch }]]) });
+    expect(launched).toMatchObject({
+      toolServer: { command: ['/.floe/node', 'mcp.js'], env: { A: 'runtime', B: 'agent' } },
+    });
   });
 });
 
