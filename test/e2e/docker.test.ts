@@ -16,7 +16,7 @@ const { installed } = await harnessStatus('pi', harnessDir());
 const piMissing = installed ? null : 'pi is not installed: floe harness install pi';
 
 /** Programs that the agents, git and the tests need in the image. */
-const PROGRAMS = ['bash', 'find', 'git', 'grep', 'gzip', 'node', 'sed', 'sort'];
+const PROGRAMS = ['bash', 'find', 'git', 'grep', 'gzip', 'node', 'sed', 'sort', 'stat'];
 
 /** A task in a git repository, whose tests run in a fresh container. */
 const TASK: Omit<TaskRequestInput, 'agent'> = {
@@ -73,6 +73,28 @@ describeIf(missing, 'a session in Docker containers', () => {
       expect(result?.reward).toBe(1);
     },
   );
+
+  itIf(piMissing, 'runs pi as a user of the image, and grades its work as root', async () => {
+    const runtime = { ...TASK.runtime, user: 'postgres' };
+    const [result] = await stack.run({ ...TASK, runtime, agent: { harness: 'pi' } });
+    expectTrained(result);
+    expect(result?.reward).toBe(1);
+  });
+
+  it('runs the agent and its preparation as a user of the image, and the tests as root', async () => {
+    const custom_shell = `${oneCall('hello')}; [ "$(id -u) $(stat -c %u config.txt)" = "70 70" ] && sed -i s/red/blue/ config.txt`;
+    const evaluator = {
+      ...TASK.evaluator,
+      config: {
+        ...TASK.evaluator?.config,
+        test_command: '[ "$(id -u)" = 0 ] && grep -q blue config.txt && echo PASSED colour',
+      },
+    } as TaskRequestInput['evaluator'];
+    const runtime = { ...TASK.runtime, user: 'postgres' };
+    const [result] = await stack.run({ ...TASK, runtime, evaluator, agent: { harness: 'shell', custom_shell } });
+    expectTrained(result);
+    expect(result?.reward).toBe(1);
+  });
 
   it('runs a command of the shell harness, and gives 0 to work that does not pass the tests', async () => {
     const custom_shell = `${oneCall('hello')}; echo 'colour = green' > config.txt`;
