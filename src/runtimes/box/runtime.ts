@@ -49,6 +49,7 @@ export type BoxEnd = {
   readonly killedBy: ExecResult['killedBy'];
 };
 
+/** A user of a sandbox other than root. */
 export type BoxUser = {
   readonly owner: FileOwner;
   /** Returns the command that starts a box server with a socket of this name in the directory of the sandbox on the host. */
@@ -164,9 +165,9 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   private openToolsAs(user: BoxUser | null, signal: AbortSignal): Promise<RuntimeTools> {
     return new Promise((resolve, reject) => {
       // The tools use the sandbox until they are closed.
-      const closed = this.turns.use(signal, async ({ ended }) => {
+      const closed = this.turns.use(signal, async ({ ended }, linked) => {
         this.refuseEnded(signal);
-        const server = user === null ? null : await this.startToolServer(user, signal);
+        const server = user === null ? null : await this.startToolServer(user, linked);
         await new Promise<void>((close) => {
           let release = (): void => {};
           const tools = this.newTools(server, async () => {
@@ -188,7 +189,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
    */
   private startToolServer({ owner, toolServerCommand }: BoxUser, signal: AbortSignal): Promise<ToolServer> {
     const { clock, dir, environment, request } = this.parts;
-    const socketName = `tools-${this.nextCommand}.sock`;
+    const socketName = `tools-${this.nextCommand++}.sock`;
     const command = {
       argv: toolServerCommand(socketName),
       cwd: '/',
