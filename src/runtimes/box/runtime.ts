@@ -38,6 +38,9 @@ ulimit -f "$1"
 shift
 exec "$@"`;
 
+/** Environment with which git lets root use repositories of the sandbox's user. */
+const SHARED_GIT_ENV = { GIT_CONFIG_COUNT: '1', GIT_CONFIG_KEY_0: 'safe.directory', GIT_CONFIG_VALUE_0: '*' };
+
 /** Why a sandbox cannot be started with the files of a snapshot. */
 export const WORKDIR_ONLY =
   'a snapshot of this back end contains only the workdir, so no sandbox can be started from it';
@@ -237,7 +240,8 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     this.refuseEnded(signal);
     const cwd = this.resolve(request.cwd ?? '.');
     const argv = argvOf(request.command);
-    const env = { ...environment, ...start.spec.env, ...request.env };
+    const asRoot = this.parts.user !== null && owner === null;
+    const env = { ...environment, ...(asRoot ? SHARED_GIT_ENV : {}), ...start.spec.env, ...request.env };
     checkEnvironment(env);
     refuseNul('the command', [...argv, cwd]);
     const { reply } = await raceAbort(connection.askFiles({ type: 'check_directory', path: cwd }), signal);
