@@ -144,8 +144,7 @@ export class ReferenceBench {
         if (isBelowMinimum(step, evaluation)) break;
       }
       const session = { sessionId: agent, attempt: 1, instruction, metadata, messages: [], traces: [] };
-      const status = 'COMPLETED' as const;
-      const context = { spec, status, runtime: runtime.asRoot(), freshRuntime: null, session, steps };
+      const context = { spec, status: 'COMPLETED' as const, runtime, freshRuntime: null, session, steps };
       const { reward, details } = await evaluators.get(spec.strategy).evaluate(context, signal);
       return { reward, problem: firstProblem(details) };
     } finally {
@@ -174,10 +173,10 @@ export class ReferenceBench {
     const seconds = step?.agent_seconds ?? task.budgets.agent;
     const status = agent === 'oracle' ? await this.solve(harbor, own, runtime, seconds, signal) : 'COMPLETED';
     const evaluator = evaluators.get(spec.strategy);
-    const freshRuntime = usesFreshRuntime(spec, evaluator) ? (await start()).asRoot() : null;
+    const freshRuntime = usesFreshRuntime(spec, evaluator) ? await start() : null;
     const session = { sessionId: agent, attempt: 1, instruction, metadata, messages: [], traces: [] };
     return limited(step?.eval_seconds ?? task.budgets.eval, signal, (budget) =>
-      evaluator.evaluate({ spec, status, runtime: runtime.asRoot(), freshRuntime, session }, budget),
+      evaluator.evaluate({ spec, status, runtime, freshRuntime, session }, budget),
     );
   }
 

@@ -38,7 +38,10 @@ export type EvaluationContext = {
   readonly spec: EvaluatorSpec;
   /** Status with which the agent's run ended, before the evaluation. */
   readonly status: TerminalStatus;
-  /** The runtime in which the agent ran. All of its processes have ended. Its files, and everything else in it, may be the agent's work. */
+  /**
+   * The runtime in which the agent ran. All of its processes have ended. Its files, and everything else in it, may be the agent's work.
+   * Commands run as the user of the agent; `asRoot()` is for files that this user must not read or change.
+   */
   readonly runtime: Runtime;
   /** A second, newly prepared runtime, to which the agent had no access; `null` to evaluate in the agent's runtime. */
   readonly freshRuntime: Runtime | null;

@@ -69,8 +69,10 @@ export function harborEvaluator(clock: Clock, hostSource: HostSource): Evaluator
         throw new FloeError('evaluator_failed', 'harbor: needs an isolated runtime, because it uses /tests and /logs');
       }
       refuseUser(config.user, runtime);
-      const run = { context, config, hostSource, clock, signal };
-      return freshRuntime === null ? gradeInPlace(run) : gradeFresh(run, freshRuntime);
+      // As in Harbor, tests and rewards belong to root, who also runs the script unless the task names another user.
+      const asRoot = { ...context, runtime: runtime.asRoot(), freshRuntime: freshRuntime?.asRoot() ?? null };
+      const run = { context: asRoot, config, hostSource, clock, signal };
+      return asRoot.freshRuntime === null ? gradeInPlace(run) : gradeFresh(run, asRoot.freshRuntime);
     },
   };
 }

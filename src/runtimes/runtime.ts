@@ -86,8 +86,9 @@ export interface Runtime {
    */
   restore(snapshot: RuntimeSnapshot, signal: AbortSignal): Promise<void>;
   /**
-   * Returns this sandbox for work of floe in it, such as the evaluation: commands and files are those of root where the sandbox has more than
-   * one user.
+   * Returns this sandbox for work that the user of the agent may not do: commands and files are those of root where the sandbox has more than
+   * one user. Root's commands have root's home directory and find no programs that the user can change. Files are not written, read or run
+   * through links of the user to what others own. Tools of root follow such links.
    */
   asRoot(): Runtime;
   /** Ends every process of the sandbox and removes its mounts, directories and sockets. May be called twice; never rejects. */

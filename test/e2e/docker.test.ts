@@ -74,20 +74,20 @@ describeIf(missing, 'a session in Docker containers', () => {
     },
   );
 
-  itIf(piMissing, 'runs pi as a user of the image, and grades its work as root', async () => {
+  itIf(piMissing, 'runs pi as a user of the image, and grades its work', async () => {
     const runtime = { ...TASK.runtime, user: 'postgres' };
     const [result] = await stack.run({ ...TASK, runtime, agent: { harness: 'pi' } });
     expectTrained(result);
     expect(result?.reward).toBe(1);
   });
 
-  it('runs the agent and its preparation as a user of the image, and the tests as root', async () => {
+  it('runs the agent, its preparation and the tests as a user of the image', async () => {
     const custom_shell = `${oneCall('hello')}; [ "$(id -u) $(stat -c %u config.txt)" = "70 70" ] && sed -i s/red/blue/ config.txt`;
     const evaluator = {
       ...TASK.evaluator,
       config: {
         ...TASK.evaluator?.config,
-        test_command: '[ "$(id -u)" = 0 ] && grep -q blue config.txt && echo PASSED colour',
+        test_command: '[ "$(id -u)" = 70 ] && grep -q blue config.txt && echo PASSED colour',
       },
     } as TaskRequestInput['evaluator'];
     const runtime = { ...TASK.runtime, user: 'postgres' };

@@ -87,6 +87,15 @@ describeIf(missing, 'the evaluator harbor', () => {
     expect(graded).toMatchObject({ reward: 0.5, details: { exit_code: 0, stdout_tail: 'ran\n' } });
   });
 
+  it('works as root in the runtime of the agent and in a fresh one', async () => {
+    const ofUser = ({ backend, isolation, paths }: Runtime, root: Runtime): Runtime =>
+      ({ backend, isolation, paths, asRoot: () => root }) as Runtime;
+    const [agent, second] = [await sandbox('echo hello > out.txt'), await sandbox()];
+    expect(await grade(PASS, { runtime: ofUser(agent, agent) })).toMatchObject({ reward: 1 });
+    const carried = { runtime: ofUser(agent, agent), fresh: ofUser(second, second), config: { artifacts: ['out.txt'] } };
+    expect(await grade(`grep -q hello out.txt && ${PASS}`, carried)).toMatchObject({ reward: 1 });
+  });
+
   it('reads components from reward.json, before reward.txt', async () => {
     const graded = await grade(`echo '{"reward": 0.75, "style": 0}' > /logs/verifier/reward.json; ${PASS}`);
     expect(graded).toMatchObject({ reward: 0.75, components: { reward: 0.75, style: 0 } });

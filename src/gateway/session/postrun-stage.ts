@@ -116,11 +116,9 @@ export async function evaluate(
       name,
       evaluation: attempt.steps.find((step) => step.name === name)?.evaluation ?? null,
     }));
-    const renewFreshRuntime = async (signal: AbortSignal): Promise<Runtime> =>
-      (await raceAbort(input.renewFreshRuntime(), signal)).asRoot();
+    const renewFreshRuntime = (signal: AbortSignal): Promise<Runtime> => raceAbort(input.renewFreshRuntime(), signal);
     const { status } = OUTCOMES[outcome];
-    const runtimes = { runtime: runtime.asRoot(), freshRuntime: fresh?.asRoot() ?? null, renewFreshRuntime };
-    const context = { spec, status, ...runtimes, session, steps };
+    const context = { spec, status, runtime, freshRuntime: fresh, renewFreshRuntime, session, steps };
     const evaluation = await timer.run('eval', null, attempt.signal, (budget) =>
       guarded(budget, (signal) => evaluator.evaluate(context, signal)),
     );
@@ -155,7 +153,7 @@ export async function evaluateStep(
   try {
     const evaluator = evaluators.get(spec.strategy);
     const session = { ...evaluatedSession(attempt, completions, null), instruction };
-    const context = { spec, status, runtime: runtime.asRoot(), freshRuntime: null, session };
+    const context = { spec, status, runtime, freshRuntime: null, session };
     const evaluation = await timer.run('eval', null, attempt.signal, (budget) =>
       guarded(budget, (signal) => evaluator.evaluate(context, signal)),
     );
@@ -218,7 +216,7 @@ export async function collectArtifacts(attempt: Attempt, runtime: Runtime | null
   const timer = attempt.newTimer(COLLECT_SECONDS * 1000);
   try {
     return await timer.run('artifacts', null, attempt.signal, (signal) =>
-      collect(runtime.asRoot(), { maxBytes: Math.floor(maxMb * MIB), paths }, signal),
+      collect(runtime, { maxBytes: Math.floor(maxMb * MIB), paths }, signal),
     );
   } catch (thrown) {
     const error = asFloeError(thrown);

@@ -1,7 +1,8 @@
 import { constants } from 'node:fs';
-import { chmod, chown, type FileHandle, lchown, mkdir, open, rm, stat, symlink } from 'node:fs/promises';
+import { chmod, chown, type FileHandle, lchown, mkdir, open, readlink, rm, stat, symlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { FileOwner, FileReply, FileRequest } from './messages.ts';
+import { refuseForeignLinks, refuseUnreadable } from './ownership.ts';
 
 const CREATE_FLAGS = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 /** Permissions of a directory with which every user can reach the files in it. */
@@ -11,18 +12,21 @@ const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK;
 /** Reads and writes files of the sandbox for the gateway. Runs in the sandbox. */
 export class BoxFiles {
   private readonly reply: (message: FileReply, body?: Buffer) => void;
+  private readonly hasUser: boolean;
   /** Files that are being written, by the number of the request. A promise settles when all parts that have arrived are written. */
   private readonly open = new Map<number, Promise<FileHandle>>();
 
-  constructor(reply: (message: FileReply, body?: Buffer) => void) {
+  /** `hasUser` is whether commands run as a user other than root, whose links must not lead to files of others. */
+  constructor(reply: (message: FileReply, body?: Buffer) => void, hasUser: boolean) {
     this.reply = reply;
+    this.hasUser = hasUser;
   }
 
   /** Performs a request and replies when it is done. Never throws. */
   receive(request: FileRequest, body: Buffer): void {
     const { id } = request;
     if (request.type === 'create_file') {
-      this.continueFile(id, create(request.path, request.mode, request.owner));
+      this.continueFile(id, this.create(request.path, request.mode, request.owner));
       return;
     }
     if (request.type === 'append') {
@@ -50,8 +54,10 @@ export class BoxFiles {
   ): Promise<'file_done' | 'file_absent' | 'file_too_large' | Buffer> {
     switch (request.type) {
       case 'check_directory':
+        if (request.owner === null) await this.checkLinks(request.path);
         return (await isDirectory(request.path)) ? 'file_done' : 'file_absent';
       case 'create_directory':
+        await this.checkLinks(request.path);
         await makeDirectories(request.path, request.owner);
         if (request.adopts === true) await adopt(request.path, request.owner);
         return 'file_done';
@@ -59,6 +65,7 @@ export class BoxFiles {
         await makeReachable(request.path);
         return 'file_done';
       case 'create_link':
+        await this.checkLinks(dirname(request.path));
         await makeDirectories(dirname(request.path), request.owner);
         await rm(request.path, { force: true });
         await symlink(request.target, request.path);
@@ -71,21 +78,27 @@ export class BoxFiles {
         return 'file_done';
       }
       case 'read_file':
-        return read(request.path, request.maxBytes);
+        if (request.owner === null) await this.checkLinks(request.path);
+        return read(request.path, request.owner, request.maxBytes);
       case 'read_part':
         return readPart(request.path, request.offset, request.maxBytes);
     }
   }
-}
 
-async function create(path: string, mode: number, owner: FileOwner): Promise<FileHandle> {
-  await makeDirectories(dirname(path), owner);
-  // Removes an existing symbolic link at the path first, so that the file is not written through the link.
-  await rm(path, { force: true });
-  const handle = await open(path, CREATE_FLAGS, 0o600);
-  if (owner !== null) await handle.chown(owner.uid, owner.gid);
-  await handle.chmod(mode);
-  return handle;
+  private async create(path: string, mode: number, owner: FileOwner): Promise<FileHandle> {
+    await this.checkLinks(dirname(path));
+    await makeDirectories(dirname(path), owner);
+    // Removes an existing symbolic link at the path first, so that the file is not written through the link.
+    await rm(path, { force: true });
+    const handle = await open(path, CREATE_FLAGS, 0o600);
+    if (owner !== null) await handle.chown(owner.uid, owner.gid);
+    await handle.chmod(mode);
+    return handle;
+  }
+
+  private async checkLinks(path: string): Promise<void> {
+    if (this.hasUser) await refuseForeignLinks(path);
+  }
 }
 
 /** Creates a directory with its missing parents. Those that are created belong to the owner. */
@@ -127,12 +140,18 @@ async function isDirectory(path: string): Promise<boolean> {
   );
 }
 
-async function read(path: string, maxBytes: number): Promise<'file_absent' | 'file_too_large' | Buffer> {
+async function read(
+  path: string,
+  owner: FileOwner,
+  maxBytes: number,
+): Promise<'file_absent' | 'file_too_large' | Buffer> {
   const info = await stat(path).catch(() => null);
   if (!info?.isFile()) return 'file_absent';
   const handle = await open(path, READ_FLAGS);
   try {
-    if (!(await handle.stat()).isFile()) return 'file_absent';
+    const opened = await handle.stat();
+    if (!opened.isFile()) return 'file_absent';
+    if (owner !== null) await refuseUnreadable(owner, await readlink(`/proc/self/fd/${handle.fd}`), opened);
     const content = Buffer.alloc(Math.min(info.size, maxBytes) + 1);
     const { bytesRead } = await handle.read(content);
     return bytesRead > maxBytes ? 'file_too_large' : content.subarray(0, bytesRead);

@@ -7,13 +7,13 @@ import type { SandboxUser } from './users.ts';
  * helper; their bytes are in the body of the frame.
  */
 
-/** User and group that own created files; `null` for those of the box server. */
+/** User and group whose files are read or created; `null` for those of the box server. */
 export type FileOwner = Pick<SandboxUser, 'uid' | 'gid'> | null;
 
 /** A request about files. `id` is repeated in the reply. A relative path is not allowed. */
 export type FileRequest =
-  /** Resolves with `done` when the path is a directory, and with `absent` otherwise. */
-  | { readonly type: 'check_directory'; readonly id: number; readonly path: string }
+  /** Resolves with `done` when the path is a directory, and with `absent` otherwise. `owner` is who works in it. */
+  | { readonly type: 'check_directory'; readonly id: number; readonly path: string; readonly owner: FileOwner }
   /** Opens a new file that replaces an existing one, and creates its parent directories. Not answered, unlike `close_file`. */
   | {
       readonly type: 'create_file';
@@ -44,8 +44,14 @@ export type FileRequest =
     }
   /** Lets all users pass through the directories that contain the path. */
   | { readonly type: 'make_reachable'; readonly id: number; readonly path: string }
-  /** Reads a regular file: answered by `done` with the content as body, by `absent`, or by `too_large`. */
-  | { readonly type: 'read_file'; readonly id: number; readonly path: string; readonly maxBytes: number }
+  /** Reads a regular file, which `owner` must be allowed to read: answered by `done` with the content as body, by `absent`, or by `too_large`. */
+  | {
+      readonly type: 'read_file';
+      readonly id: number;
+      readonly path: string;
+      readonly maxBytes: number;
+      readonly owner: FileOwner;
+    }
   /** Reads the bytes of a regular file from an offset, at most `maxBytes`: answered as `read_file`, with an empty body at the end of the file. */
   | {
       readonly type: 'read_part';
@@ -79,12 +85,14 @@ export type BoxDone = {
   readonly stdoutBytes: number;
 };
 
+export type ReportedUser = SandboxUser & { readonly rootVariables: Readonly<Record<string, string>> };
+
 /** The first message of a box server, with its environment variables and a user of the sandbox, where the gateway asked for them. */
 export type BoxReady = {
   readonly type: 'ready';
   readonly environment: Readonly<Record<string, string>>;
-  /** `null` also when the sandbox has no such user. */
-  readonly user: SandboxUser | null;
+  /** The user, and variables for commands of root, as {@link rootVariables} returns them; `null` also when the sandbox has no such user. */
+  readonly user: ReportedUser | null;
 };
 
 export type BoxReply = BoxReady | BoxDone | Exclude<HelperReply, { type: 'ready' | 'done' }> | FileReply | ToolReply;

@@ -38,9 +38,6 @@ ulimit -f "$1"
 shift
 exec "$@"`;
 
-/** Environment with which git lets root use repositories of the sandbox's user. */
-const SHARED_GIT_ENV = { GIT_CONFIG_COUNT: '1', GIT_CONFIG_KEY_0: 'safe.directory', GIT_CONFIG_VALUE_0: '*' };
-
 /** Why a sandbox cannot be started with the files of a snapshot. */
 export const WORKDIR_ONLY =
   'a snapshot of this back end contains only the workdir, so no sandbox can be started from it';
@@ -55,6 +52,8 @@ export type BoxEnd = {
 /** A user of a sandbox other than root. */
 export type BoxUser = {
   readonly owner: FileOwner;
+  /** Variables of root's commands that replace those of the user's. */
+  readonly rootVariables: Readonly<Record<string, string>>;
   /** Returns the command that starts a box server with a socket of this name in the directory of the sandbox on the host. */
   readonly toolServerCommand: (socketName: string) => readonly string[];
 };
@@ -124,7 +123,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   }
 
   readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
-    return this.turns.use(signal, (_state, linked) => this.readNow(path, maxBytes, linked));
+    return this.readAs(this.owner, path, maxBytes, signal);
   }
 
   openTools(signal: AbortSignal): Promise<RuntimeTools> {
@@ -139,7 +138,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
       exec: (request, signal) => this.execAs(null, request, signal),
       writeFiles: (files, signal) => this.writeAs(null, files, signal),
       uploadDir: (hostDir, target, signal) => this.uploadAs(null, hostDir, target, signal),
-      readFile: (path, maxBytes, signal) => this.readFile(path, maxBytes, signal),
+      readFile: (path, maxBytes, signal) => this.readAs(null, path, maxBytes, signal),
       openTools: (signal) => this.openToolsAs(null, signal),
       snapshot: (signal) => this.snapshot(signal),
       restore: (snapshot, signal) => this.restore(snapshot, signal),
@@ -163,6 +162,10 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
 
   private uploadAs(owner: FileOwner, hostDir: string, target: string, signal: AbortSignal): Promise<void> {
     return this.turns.use(signal, (_state, linked) => this.uploadNow(owner, hostDir, target, linked));
+  }
+
+  private readAs(owner: FileOwner, path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
+    return this.turns.use(signal, (_state, linked) => this.readNow(owner, path, maxBytes, linked));
   }
 
   private openToolsAs(user: BoxUser | null, signal: AbortSignal): Promise<RuntimeTools> {
@@ -191,12 +194,12 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
    * user may not.
    */
   private startToolServer({ owner, toolServerCommand }: BoxUser, signal: AbortSignal): Promise<ToolServer> {
-    const { clock, dir, environment, request } = this.parts;
+    const { clock, dir, request } = this.parts;
     const socketName = `tools-${this.nextCommand++}.sock`;
     const command = {
       argv: toolServerCommand(socketName),
       cwd: '/',
-      env: { ...environment, ...request.spec.env },
+      env: this.environmentOf(owner),
       extra: { bytes: BOX_BYTES, tasks: BOX_TASKS },
     };
     const maxOutputBytes = Math.floor(request.spec.max_output_mb * MIB);
@@ -235,22 +238,27 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   }
 
   private async execNow(owner: FileOwner, request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
-    const { clock, request: start, connection, environment } = this.parts;
+    const { clock, connection } = this.parts;
     const startedMs = clock.monotonicMs();
     this.refuseEnded(signal);
     const cwd = this.resolve(request.cwd ?? '.');
     const argv = argvOf(request.command);
-    const asRoot = this.parts.user !== null && owner === null;
-    const env = { ...environment, ...(asRoot ? SHARED_GIT_ENV : {}), ...start.spec.env, ...request.env };
+    const env = { ...this.environmentOf(owner), ...request.env };
     checkEnvironment(env);
     refuseNul('the command', [...argv, cwd]);
-    const { reply } = await raceAbort(connection.askFiles({ type: 'check_directory', path: cwd }), signal);
+    const { reply } = await raceAbort(connection.askFiles({ type: 'check_directory', path: cwd, owner }), signal);
     if (reply.type !== 'file_done') {
       throw new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
     }
     const ended = await this.run(owner, { argv, cwd, env, stdin: request.stdin }, signal);
     const result = execResult(ended, clock.monotonicMs() - startedMs);
     return result.killedBy === null ? result : { ...result, exitCode: null, signal: 'SIGKILL' };
+  }
+
+  /** Returns the variables of a user's commands. */
+  private environmentOf(owner: FileOwner): Record<string, string> {
+    const { environment, request, user } = this.parts;
+    return { ...environment, ...request.spec.env, ...(owner === null ? user?.rootVariables : {}) };
   }
 
   /** Runs a command of a user until it ends. */
@@ -301,10 +309,15 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  private async readNow(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
+  private async readNow(
+    owner: FileOwner,
+    path: string,
+    maxBytes: number,
+    signal: AbortSignal,
+  ): Promise<Buffer | null> {
     this.refuseEnded(signal);
     const from = this.resolve(path);
-    const asked = this.parts.connection.askFiles({ type: 'read_file', path: from, maxBytes });
+    const asked = this.parts.connection.askFiles({ type: 'read_file', path: from, maxBytes, owner });
     const { reply, content } = await raceAbort(asked, signal);
     switch (reply.type) {
       case 'file_absent':
@@ -318,13 +331,13 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  /** Returns tools of a box server; `null` for that of the sandbox. */
+  /** Returns tools of a box server of the user; `null` for that of the sandbox. */
   private newTools(server: ToolServer | null, release: () => Promise<void>): BoxToolClient {
-    const { clock, connection, environment, request, end } = this.parts;
+    const { clock, connection, request, end } = this.parts;
     const common = {
       ...{ clock, release },
       workdir: this.paths.workdir,
-      env: { ...environment, ...request.spec.env },
+      env: this.environmentOf(server === null ? null : this.owner),
       maxOutputBytes: Math.floor(request.spec.max_output_mb * MIB),
       onActivity: request.onActivity,
     };

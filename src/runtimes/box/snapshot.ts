@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { mkdir, open, rm } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { dirname, join, posix } from 'node:path';
 import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import { releasedError } from '../command-turns.ts';
 import type { ExecRequest, ExecResult, RuntimeSnapshot } from '../runtime.ts';
-import type { BoxConnection } from './connection.ts';
+import { type BoxConnection, requireDone } from './connection.ts';
 
 /** Directory in the sandbox of the archive while it is sent. */
 const ARCHIVE_DIR = '/tmp';
@@ -78,6 +78,8 @@ export async function packWorkdir(
   const path = join(dir, `${box.name}-${randomBytes(9).toString('hex')}.tar`);
   await mkdir(dir, { recursive: true, mode: 0o700 });
   try {
+    const { connection, workdir } = box;
+    requireDone(await connection.askFiles({ type: 'check_directory', path: workdir, owner: null }), workdir);
     await runScript(box, PACK_SCRIPT, inside, 'pack its workdir');
     const handle = await open(path, 'wx', 0o600);
     let bytes = 0;
@@ -104,7 +106,10 @@ export async function packWorkdir(
 /** Replaces the files of a workdir by those of the archive `path` on the host. Rejects with `runtime_failed`. */
 export async function unpackWorkdir(box: SnapshotBox, path: string): Promise<void> {
   const inside = newArchivePath();
-  await box.connection.writeFile(
+  const { connection, workdir } = box;
+  const parent = posix.dirname(workdir);
+  requireDone(await connection.askFiles({ type: 'create_directory', path: parent, mode: 0o755, owner: null }), parent);
+  await connection.writeFile(
     inside,
     { mode: 0o600, owner: null },
     createReadStream(path, { highWaterMark: PART_BYTES }),

@@ -1,4 +1,9 @@
 import { readFile } from 'node:fs/promises';
+import { SANDBOX_PATH } from '../environment.ts';
+import { isProtectedFrom } from './ownership.ts';
+
+/** Variables with lists of paths from which every command, or every shell, loads programs or libraries. */
+const LOADED_PATHS: readonly string[] = ['PATH', 'LD_LIBRARY_PATH', 'LD_PRELOAD', 'LD_AUDIT', 'BASH_ENV', 'ENV'];
 
 /** User and group of commands and files in a sandbox. */
 export type SandboxUser = {
@@ -19,6 +24,27 @@ export async function findUser(wanted: string, directory = '/etc'): Promise<Sand
   const gid =
     group === '' ? numberIn(entry?.[3] ?? '0') : numberIn((await entryOf(`${directory}/group`, group))?.[2] ?? group);
   return uid === null || gid === null ? null : { uid, gid, name: entry?.[0] ?? null };
+}
+
+/**
+ * Returns variables for commands of root that replace those of the user's commands: root's home directory and names, and the lists of paths in
+ * `variables` without those that the user can change, so that root runs no program that the user put there.
+ */
+export async function rootVariables(
+  user: SandboxUser,
+  variables: Readonly<Record<string, string>>,
+): Promise<Record<string, string>> {
+  const home = (await entryOf('/etc/passwd', '0'))?.[5];
+  const result: Record<string, string> = { HOME: home || '/root', USER: 'root', LOGNAME: 'root' };
+  for (const name of LOADED_PATHS) {
+    const value = variables[name];
+    if (value === undefined) continue;
+    const paths = value.split(/[:\s]/);
+    const areProtected = await Promise.all(paths.map((path) => isProtectedFrom(user, path)));
+    result[name] = paths.filter((_, index) => areProtected[index]).join(':');
+  }
+  // A shell would search an empty PATH in the working directory.
+  return { ...result, PATH: result.PATH || SANDBOX_PATH };
 }
 
 /** Returns the fields of the line of a database whose name, or whose number, is `wanted`; `null` without one. */

@@ -19,7 +19,7 @@ import {
 } from '../box/placement.ts';
 import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
-import type { SandboxUser } from '../box/users.ts';
+import type { ReportedUser } from '../box/messages.ts';
 import { AGENT_HOME } from '../bubblewrap/host.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
 import { baseEnvironment, checkEnvironment, egressEnvironment, PROXY_PORT } from '../environment.ts';
@@ -216,7 +216,13 @@ export class ContainerProvider implements RuntimeProvider {
           ...(request.egressSocket == null ? {} : egressEnvironment()),
         },
         user:
-          user === null ? null : { owner: user, toolServerCommand: (socket) => toolServerCommand(programs, socket) },
+          user === null
+            ? null
+            : {
+                owner: { uid: user.uid, gid: user.gid },
+                rootVariables: user.rootVariables,
+                toolServerCommand: (socket) => toolServerCommand(programs, socket),
+              },
         mcpCommand: mcpCommand(programs),
         token: randomBytes(9).toString('base64url'),
         cgroupDirectories: CGROUP_DIRECTORIES,
@@ -241,11 +247,12 @@ export class ContainerProvider implements RuntimeProvider {
   ): ContainerSpec {
     const { spec } = request;
     const memoryBytes = spec.memory_mb * MIB + BOX_BYTES;
+    const reported = user === null ? null : { wanted: user, variables: { ...image.env, ...spec.env } };
     return {
       Image: image.id,
       User: '0:0',
       Entrypoint: [],
-      Cmd: [...INIT, ...boxServerCommand(programs, request, { user })],
+      Cmd: [...INIT, ...boxServerCommand(programs, request, { user: reported })],
       Env: [],
       WorkingDir: '/',
       Hostname: 'floe',
@@ -342,7 +349,7 @@ function wantedUser(ofTask: string | number | null, ofImage: string): string | n
 }
 
 /** Returns the user that a box server has found; `null` for root. Throws `schema_violation` when it has not found the wanted one. */
-function requireUser(wanted: string | null, found: SandboxUser | null): SandboxUser | null {
+function requireUser(wanted: string | null, found: ReportedUser | null): ReportedUser | null {
   if (wanted === null) return null;
   if (found === null) {
     const message = `the image has no user ${wanted}`;

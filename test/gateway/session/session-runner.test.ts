@@ -5,7 +5,6 @@ import type { LaunchContext } from '../../../src/harnesses/harness.ts';
 import { shellHarness } from '../../../src/harnesses/shell.ts';
 import { CallFailures } from '../../../src/proxy/session/call-failures.ts';
 import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
-import type { Runtime } from '../../../src/runtimes/runtime.ts';
 import { Transcript } from '../../tokens/transcript.ts';
 import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../session-bench.ts';
 
@@ -69,24 +68,6 @@ describe("the evaluator's fresh runtime", () => {
     expect(sandboxNames(attempt)).toEqual(started);
     expect(aliveAtStart).toEqual([0, 1, 1, 1]);
     expect(alive.size).toBe(0);
-  });
-
-  it('is evaluated as root, like the runtime of the agent', async () => {
-    const rootOf = (alive: Set<Runtime>): Runtime => {
-      const runtime = runtimeOf(async () => ENDED_WELL, alive);
-      return { ...runtime, asRoot: () => ({ ...runtime, backend: 'docker' as const }) };
-    };
-    const seen: (string | undefined)[] = [];
-    const { attempt, deps, alive } = bench({
-      start: async () => rootOf(alive),
-      evaluate: async ({ runtime, freshRuntime, renewFreshRuntime }, signal) => {
-        const renewed = await renewFreshRuntime?.(signal);
-        seen.push(...[runtime, freshRuntime, renewed].map((one) => one?.backend));
-        return { reward: 1, details: {} };
-      },
-    });
-    await runSession(attempt, deps);
-    expect(seen).toEqual(['docker', 'docker', 'docker']);
   });
 
   it('fails the session as that of the first one does when another one cannot be started', async () => {

@@ -104,14 +104,14 @@ describe('a connection to a box server that an agent has taken over', () => {
     send(server, message, body);
     await expect(child.done).rejects.toMatchObject(LOST);
     await connection.closed;
-    await expect(connection.askFiles({ type: 'check_directory', path: '/' })).rejects.toMatchObject(LOST);
+    await expect(connection.askFiles({ type: 'check_directory', path: '/', owner: null })).rejects.toMatchObject(LOST);
   });
 
   it('ignores messages about commands and files that do not exist', async () => {
     const { server, connection } = await connected();
     send(server, done(77));
     send(server, { type: 'file_done', id: 77 });
-    const asked = connection.askFiles({ type: 'check_directory', path: '/' });
+    const asked = connection.askFiles({ type: 'check_directory', path: '/', owner: null });
     send(server, { type: 'file_absent', id: 1 });
     expect((await asked).reply.type).toBe('file_absent');
     server.destroy();
@@ -133,7 +133,7 @@ describe('a lost connection', () => {
   it('rejects every request that waits for a reply', async () => {
     const { server, connection } = await connected();
     const spawned = connection.spawn(REQUEST);
-    const asked = connection.askFiles({ type: 'check_directory', path: '/' });
+    const asked = connection.askFiles({ type: 'check_directory', path: '/', owner: null });
     const written = connection.writeFile('/file', { mode: 0o644, owner: null }, [Buffer.from('x')]);
     server.destroy();
     for (const waiting of [spawned, asked, written]) await expect(waiting).rejects.toMatchObject(LOST);

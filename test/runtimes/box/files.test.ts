@@ -18,12 +18,12 @@ afterEach(() => {
 describe('files of a box server', () => {
   it('report at the close that a file could not be created, and fail nothing before', async () => {
     const replies: FileReply[] = [];
-    const files = new BoxFiles(null, (reply) => replies.push(reply));
+    const files = new BoxFiles((reply) => replies.push(reply), false);
     const path = join(dir, 'file', 'below');
     writeFileSync(join(dir, 'file'), 'in the way');
 
     for (const request of [
-      { type: 'create_file', id: 1, path, mode: 0o644 },
+      { type: 'create_file', id: 1, path, mode: 0o644, owner: null },
       { type: 'append', id: 1 },
     ] satisfies FileRequest[]) {
       files.receive(request, Buffer.from('content'));
