@@ -18,7 +18,7 @@ export async function refuseForeignLinks(path: string): Promise<void> {
   for await (const { at, info } of waypoints(path)) {
     if (!info.isSymbolicLink() || info.uid === 0) continue;
     const target = await stat(at).catch(() => null);
-    if (target?.uid !== info.uid) throw new Error(`${at} is a link of a user to a file that another user owns`);
+    if (target !== null && target.uid !== info.uid) throw new Error(`${at} is a link of a user to a file that another user owns`);
   }
 }
 
