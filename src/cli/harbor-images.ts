@@ -2,7 +2,7 @@ import { isAbsolute } from 'node:path';
 import { raceAbort } from '../core/abort.ts';
 import { systemClock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
-import type { HarborTask } from '../harbor/task.ts';
+import type { HarborTask, ImageSource } from '../harbor/task.ts';
 import { ContainerEngine, type ImageInfo } from '../runtimes/container/engine-api.ts';
 import { buildImage, type ImageBuild, imageName } from '../runtimes/container/image-build.ts';
 import { ImagePulls } from '../runtimes/container/image-pull.ts';
@@ -14,9 +14,16 @@ import { buildIntoStore, type EngineSockets } from './image-builders.ts';
 /** The image of a task, and the working directory that it names; `null` when it names none. */
 export type TaskImage = { readonly reference: string; readonly workdir: string | null };
 
-/** Returns the image of a task. Builds it where the task has a Dockerfile. */
+/** An image that a task needs. */
+export type ImageRequest = Pick<HarborTask, 'name' | 'file' | 'buildSeconds'> & {
+  readonly image: ImageSource;
+  /** Key in `file` of a reference to the image. */
+  readonly key: string;
+};
+
+/** Returns an image of a task. Builds it where the task has a Dockerfile. */
 export type TaskImages = {
-  imageOf(task: HarborTask, signal: AbortSignal): Promise<TaskImage>;
+  imageOf(request: ImageRequest, signal: AbortSignal): Promise<TaskImage>;
   close(): Promise<void>;
 };
 
@@ -52,7 +59,7 @@ export function taskImages(options: ImageOptions): TaskImages {
 }
 
 /** Returns the name of the task's image, or how it is built. */
-function sourceOf(task: HarborTask, { image, log, buildNetwork }: ImageOptions): string | ImageBuild {
+function sourceOf(task: ImageRequest, { image, log, buildNetwork }: ImageOptions): string | ImageBuild {
   if (image !== undefined) return image;
   if (task.image.kind === 'reference') return task.image.reference;
   const { context, dockerfile } = task.image;
@@ -101,7 +108,7 @@ function storeImages(store: ImageStore, options: ImageOptions): TaskImages {
     close: async () => {},
   };
 
-  async function pullIntoStore(task: HarborTask, reference: string, signal: AbortSignal): Promise<StoredImage> {
+  async function pullIntoStore(task: ImageRequest, reference: string, signal: AbortSignal): Promise<StoredImage> {
     if (settings.pull === 'never')
       throw noImage(task, `${reference} for ${backend}; run "floe image pull ${reference}"`);
     return store.pull(reference, signal).catch((thrown) => {
@@ -112,8 +119,8 @@ function storeImages(store: ImageStore, options: ImageOptions): TaskImages {
 }
 
 /** Returns the error for a task whose image is missing. `thrown` is the error of the attempt to pull it. */
-function noImage({ file, image }: HarborTask, what: string, thrown?: unknown): FloeError {
-  const key = image.kind === 'reference' ? 'environment.docker_image' : '--image';
+function noImage({ file, image, key: ofReference }: ImageRequest, what: string, thrown?: unknown): FloeError {
+  const key = image.kind === 'reference' ? ofReference : '--image';
   const why = thrown === undefined ? '' : `: ${asFloeError(thrown).message}`;
   return new FloeError('setup_failed', `${file}: ${key}: there is no image ${what}${why}`, { file, key }, thrown);
 }

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { abortAfter } from '../core/abort.ts';
 import { systemClock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
+import { evalRuntimeSpec } from '../core/eval-runtime.ts';
 import { makeTempDir } from '../core/system-errors.ts';
 import { type Evaluation, type EvaluatorLookup, usesFreshRuntime } from '../evaluators/evaluator.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
@@ -121,23 +122,29 @@ export class ReferenceBench {
     const evaluators = evaluatorRegistry(systemClock, { hostSource });
     const open: Runtime[] = [];
     const egress = await this.openEgress(runtimeSpec);
-    const start = async (): Promise<Runtime> => {
+    const start = async (sandbox: RuntimeSpec, prepare: readonly PrepareAction[]): Promise<Runtime> => {
       const egressSocket = egress?.socketPath ?? null;
-      const request = { name: `h${this.count++}`, spec: runtimeSpec, proxy: null, egressSocket, readOnlyMounts: [] };
-      const permit = await this.sandboxes.awaitPermit(runtimeSpec, signal);
-      const runtime = await this.sandboxes.start(request, runtimeSpec.prepare, permit, signal);
+      const request = { name: `h${this.count++}`, spec: sandbox, proxy: null, egressSocket, readOnlyMounts: [] };
+      const permit = await this.sandboxes.awaitPermit(sandbox, signal);
+      const runtime = await this.sandboxes.start(request, prepare, permit, signal);
       open.push(runtime);
       return runtime;
     };
+    const startFresh = (): Promise<Runtime> =>
+      start(evalRuntimeSpec(runtimeSpec), runtimeSpec.eval_prepare ?? runtimeSpec.prepare);
     try {
-      const runtime = await start();
+      const runtime = await start(runtimeSpec, runtimeSpec.prepare);
       const parts = partsOf(harbor, task);
       const steps: { name: string; evaluation: Evaluation | null }[] = parts.map(({ name }) => ({
         name,
         evaluation: null,
       }));
       for (const [index, part] of parts.entries()) {
-        const evaluation = await this.gradedPart(part, { runtime, start, harbor, task, agent, evaluators }, signal);
+        const evaluation = await this.gradedPart(
+          part,
+          { runtime, startFresh, harbor, task, agent, evaluators },
+          signal,
+        );
         steps[index] = { name: part.name, evaluation };
         const { step } = part;
         if (step === null) return { reward: evaluation.reward, problem: problemOf(evaluation.details) };
@@ -164,7 +171,7 @@ export class ReferenceBench {
   /** Runs one part of a task and evaluates it. */
   private async gradedPart(
     { harbor: own, spec, prepare, step }: Part,
-    { runtime, start, harbor, task, agent, evaluators }: PartSetup,
+    { runtime, startFresh, harbor, task, agent, evaluators }: PartSetup,
     signal: AbortSignal,
   ): Promise<Evaluation> {
     const { instruction, metadata } = task;
@@ -173,7 +180,7 @@ export class ReferenceBench {
     const seconds = step?.agent_seconds ?? task.budgets.agent;
     const status = agent === 'oracle' ? await this.solve(harbor, own, runtime, seconds, signal) : 'COMPLETED';
     const evaluator = evaluators.get(spec.strategy);
-    const freshRuntime = usesFreshRuntime(spec, evaluator) ? await start() : null;
+    const freshRuntime = usesFreshRuntime(spec, evaluator) ? await startFresh() : null;
     const session = { sessionId: agent, attempt: 1, instruction, metadata, messages: [], traces: [] };
     return limited(step?.eval_seconds ?? task.budgets.eval, signal, (budget) =>
       evaluator.evaluate({ spec, status, runtime, freshRuntime, session }, budget),
@@ -214,7 +221,7 @@ type Part = {
 
 type PartSetup = ReferenceTask & {
   readonly runtime: Runtime;
-  readonly start: () => Promise<Runtime>;
+  readonly startFresh: () => Promise<Runtime>;
   readonly agent: ReferenceAgent;
   readonly evaluators: EvaluatorLookup;
 };

@@ -67,10 +67,24 @@ async function converted(
   options: HarborTaskOptions,
   signal: AbortSignal,
 ) {
+  const { environment } = harbor.verifier;
+  const key = 'environment.docker_image';
+  const image = await images.imageOf({ ...harbor, key }, signal);
+  const verifierImage =
+    environment === null || environment.image === null
+      ? null
+      : await images.imageOf(
+          {
+            ...{ file: harbor.file, key: `verifier.${key}`, name: `${harbor.name}-verifier` },
+            ...{ image: environment.image, buildSeconds: environment.buildSeconds },
+          },
+          signal,
+        );
   return floeTask(harbor, {
     agent,
     backend: options.backend,
-    image: await images.imageOf(harbor, signal),
+    image,
+    verifierImage,
     hostVariables: hostVariables(options.passEnv),
     allowNetwork: options.allowNetwork === true,
     ignoreUsers: options.ignoreUsers === true,

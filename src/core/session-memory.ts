@@ -1,4 +1,5 @@
 import { type EvaluatorSpec, evaluatorSpecSchema, runtimeSpecSchema, type TaskRequest } from '../schema/index.ts';
+import { evalRuntimeSpec } from './eval-runtime.ts';
 
 const DEFAULT_RUNTIME = runtimeSpecSchema.parse({});
 
@@ -7,16 +8,18 @@ const GRADE_IN_PLACE: readonly string[] = ['session_completed', 'answer', 'judge
 
 /**
  * Returns how much memory the limits of a session allow its sandboxes to use, in MiB: the processes of one sandbox, and, where they are in
- * memory, the files of the agent's sandbox and of a fresh runtime for the evaluator, of which there is one at a time. The processes of the two sandboxes are counted
- * once, because the evaluator starts after the agent has ended. A custom evaluator counts as one that uses a fresh runtime unless the task states
- * otherwise.
+ * memory, the files of the agent's sandbox and of a fresh runtime for the evaluator, of which there is one at a time. The processes are counted
+ * for the sandbox with the higher limit, because the evaluator starts after the agent has ended. A custom evaluator counts as one that uses a
+ * fresh runtime unless the task states otherwise.
  */
 export function sessionMemoryMb({ runtime, evaluator }: Pick<TaskRequest, 'runtime' | 'evaluator'>): number {
-  const { memory_mb, storage_mb, backend } = runtime ?? DEFAULT_RUNTIME;
-  // A task without a backend runs in that of the node, which may be bubblewrap.
-  if (backend !== undefined && backend !== 'bubblewrap') return memory_mb;
+  const agent = runtime ?? DEFAULT_RUNTIME;
   const isFresh = evaluator !== null && usesFreshRuntime(evaluator);
-  return memory_mb + (isFresh ? 2 : 1) * storage_mb;
+  const sandboxes = isFresh ? [agent, evalRuntimeSpec(agent)] : [agent];
+  const processes = Math.max(...sandboxes.map(({ memory_mb }) => memory_mb));
+  // A task without a backend runs in that of the node, which may be bubblewrap.
+  if (agent.backend !== undefined && agent.backend !== 'bubblewrap') return processes;
+  return sandboxes.reduce((sum, { storage_mb }) => sum + storage_mb, processes);
 }
 
 function usesFreshRuntime({ strategy, config, refresh_runtime }: EvaluatorSpec): boolean {

@@ -52,7 +52,7 @@ const mcpServerSchema = z
   });
 export type HarborMcpServer = z.output<typeof mcpServerSchema>;
 
-const environmentFields = z.strictObject({
+export const environmentConfigSchema = z.strictObject({
   ...network,
   build_timeout_sec: seconds.default(600),
   docker_image: z.string().min(1).optional(),
@@ -81,6 +81,8 @@ const environmentFields = z.strictObject({
   allow_internet: z.boolean().optional(),
 });
 
+export type EnvironmentConfig = z.output<typeof environmentConfigSchema>;
+
 const phaseFields = { ...network, user: user.default(null) };
 
 const artifactSchema = z.union([
@@ -103,7 +105,7 @@ const verifierSchema = z.strictObject({
   timeout_sec: seconds.default(600),
   env: environmentSchema.default({}),
   environment_mode: z.enum(['shared', 'separate']).optional(),
-  environment: environmentFields.optional(),
+  environment: environmentConfigSchema.optional(),
   collect: z
     .array(
       z.strictObject({
@@ -152,7 +154,7 @@ export const harborConfigSchema = z.strictObject({
   metadata: z.record(z.string(), z.unknown()).default({}),
   agent: agentSchema.prefault({}),
   verifier: verifierSchema.prefault({}),
-  environment: environmentFields.prefault({}),
+  environment: environmentConfigSchema.prefault({}),
   solution: z.strictObject({ env: environmentSchema.default({}) }).prefault({}),
   multi_step_reward_strategy: z.enum(['mean', 'final']).optional(),
   steps: z

@@ -8,7 +8,7 @@ import {
   taskRequestSchema,
 } from '../schema/index.ts';
 import type { HarborMcpServer, Healthcheck } from './config.ts';
-import type { HarborPart, HarborStep, HarborTask } from './task.ts';
+import type { HarborLimits, HarborPart, HarborStep, HarborTask } from './task.ts';
 import { isRoot, unsupported } from './task-file.ts';
 import { type HostVariables, resolveVariables } from './variables.ts';
 
@@ -36,13 +36,16 @@ until check; do
   sleep "$INTERVAL"
 done`;
 
+type FloeImage = { readonly reference: string; readonly workdir: string | null };
 type TaskStepInput = NonNullable<TaskRequestInput['steps']>[number];
 
 export type FloeTaskOptions = {
   readonly agent: TaskRequestInput['agent'];
   readonly backend: RuntimeBackend;
   /** The image of the task, and the working directory that it names; `null` when it names none. */
-  readonly image: { readonly reference: string; readonly workdir: string | null };
+  readonly image: FloeImage;
+  /** The image of the verifier's own sandbox; `null` for that of the task. */
+  readonly verifierImage: FloeImage | null;
   readonly hostVariables: HostVariables;
   /** Whether tasks may use the network. A task that asks for the public network is refused without it; one that states nothing runs without. */
   readonly allowNetwork: boolean;
@@ -51,6 +54,9 @@ export type FloeTaskOptions = {
   /** Whether the agent gets the MCP servers and skills of the task. */
   readonly withTools: boolean;
 };
+
+/** Makes the directories into which agents of Harbor write. */
+const MAKE_LOGS = exec('mkdir -p /logs/agent /logs/artifacts');
 
 /** Converts a task of Harbor or Terminal-Bench to a task of floe. Throws `unsupported` for what floe cannot run. */
 export function floeTask(task: HarborTask, options: FloeTaskOptions): TaskRequest {
@@ -68,13 +74,12 @@ export function floeTask(task: HarborTask, options: FloeTaskOptions): TaskReques
       backend: options.backend,
       image: options.image.reference,
       user: userOf(task, 'agent.user', task.agentUser, options),
-      workdir: workdirOf(task, options.image.workdir),
+      workdir: workdirOf(task.workdir, options.image.workdir),
       env: resolveVariables(task.env, options.hostVariables, { file, key: 'environment.env' }),
       ...networkOf(task, options.allowNetwork),
-      cpus: task.cpus,
-      ...(task.memoryMb === null ? {} : { memory_mb: task.memoryMb }),
-      ...(task.storageMb === null ? {} : { storage_mb: task.storageMb }),
-      prepare: [exec('mkdir -p /logs/agent /logs/artifacts'), ...(steps.length === 0 ? prepareActions(task) : [])],
+      ...limitsOf(task.limits),
+      prepare: [MAKE_LOGS, ...(steps.length === 0 ? prepareActions(task) : [])],
+      ...verifierRuntime(task, options),
     },
     evaluator:
       steps.length === 0
@@ -142,8 +147,35 @@ function userOf(
   );
 }
 
-function workdirOf(task: HarborTask, ofImage: string | null): string {
-  const workdir = task.workdir ?? ofImage ?? '/';
+/** Returns the settings of the verifier's own sandbox. */
+function verifierRuntime(
+  { file, workdir, verifier }: HarborTask,
+  { image, verifierImage, hostVariables }: FloeTaskOptions,
+): Pick<NonNullable<TaskRequestInput['runtime']>, 'eval_prepare' | 'eval_overrides'> {
+  const { environment } = verifier;
+  if (environment === null) return {};
+  const ofTask = verifierImage === null ? (workdir ?? image.workdir) : verifierImage.workdir;
+  return {
+    eval_prepare: [MAKE_LOGS, ...environment.healthchecks.map(checkAction)],
+    eval_overrides: {
+      ...(verifierImage === null ? {} : { image: verifierImage.reference }),
+      workdir: workdirOf(environment.workdir, ofTask),
+      env: resolveVariables(environment.env, hostVariables, { file, key: 'verifier.environment.env' }),
+      ...limitsOf(environment.limits),
+    },
+  };
+}
+
+function limitsOf({ cpus, memoryMb, storageMb }: HarborLimits) {
+  return {
+    ...(cpus === null ? {} : { cpus }),
+    ...(memoryMb === null ? {} : { memory_mb: memoryMb }),
+    ...(storageMb === null ? {} : { storage_mb: storageMb }),
+  };
+}
+
+function workdirOf(stated: string | null, ofImage: string | null): string {
+  const workdir = stated ?? ofImage ?? '/';
   return workdir === '/' ? DEFAULT_WORKDIR : workdir;
 }
 
@@ -164,8 +196,12 @@ function prepareActions({ workdirFiles: files, healthchecks }: HarborPart): Prep
   return [
     ...(files === null ? [] : [{ type: 'upload_dir' as const, source: files.dir, target: '.' }]),
     ...(files?.hasSetup ? [exec('bash ./setup.sh')] : []),
-    ...healthchecks.map((check) => exec(HEALTHCHECK_SCRIPT, healthcheckVariables(check))),
+    ...healthchecks.map(checkAction),
   ];
+}
+
+function checkAction(check: Healthcheck): PrepareAction {
+  return exec(HEALTHCHECK_SCRIPT, healthcheckVariables(check));
 }
 
 function healthcheckVariables(check: Healthcheck): Record<string, string> {

@@ -2,8 +2,22 @@ import { readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { hostPatternSchema } from '../schema/index.ts';
-import { type HarborConfig, harborConfigSchema, type StepConfig } from './config.ts';
-import type { HarborPart, HarborStep, HarborTask, ImageSource, NetworkMode } from './task.ts';
+import {
+  type EnvironmentConfig,
+  environmentConfigSchema,
+  type HarborConfig,
+  harborConfigSchema,
+  type StepConfig,
+} from './config.ts';
+import type {
+  HarborLimits,
+  HarborPart,
+  HarborStep,
+  HarborTask,
+  ImageSource,
+  NetworkMode,
+  VerifierEnvironment,
+} from './task.ts';
 import { isFile, isFolder, isRoot, missingFile, unsupported } from './task-file.ts';
 import { readTomlFile } from './toml-file.ts';
 
@@ -45,16 +59,14 @@ export async function loadHarborLayout(dir: string): Promise<HarborTask> {
     name: task?.name ?? basename(dir),
     dir,
     file,
-    image: await imageSource(dir, environment.docker_image),
+    image: await imageSource(join(dir, 'environment'), environment.docker_image),
     buildSeconds: environment.build_timeout_sec,
     workdir: environment.workdir ?? null,
     env: environment.env,
     network: network.mode,
     allowedHosts: network.hosts,
     agentUser: users[0] ?? null,
-    cpus: environment.cpus ?? null,
-    memoryMb: environment.memory_mb ?? environment.memory ?? null,
-    storageMb: environment.storage_mb ?? environment.storage ?? null,
+    limits: limitsOf(environment),
     mcpServers: environment.mcp_servers,
     skillsDir: await skillsDir(dir, environment.skills_dir, file),
     artifacts: place.artifacts,
@@ -98,18 +110,19 @@ function phasesOf(config: HarborConfig, dir: string): Phase[] {
 }
 
 function refuseUnsupported(config: HarborConfig, phases: readonly Phase[], file: string): void {
-  const { environment } = config;
   const refuse = (key: string, message: string): never => {
     throw unsupported(file, key, message);
   };
-  if (environment.os === 'windows') refuse('environment.os', 'is windows');
-  if ((environment.gpus ?? 0) > 0) refuse('environment.gpus', 'sandboxes have no GPU');
-  if (environment.tpu !== undefined) refuse('environment.tpu', 'sandboxes have no TPU');
+  refuseDevices(config.environment, 'environment', file);
   for (const { verifier, key } of [{ ...config, key: '' }, ...phases]) {
-    if (verifier.environment !== undefined) {
-      refuse(`${key}verifier.environment`, 'the verifier runs in the environment of the agent, or in a copy of it');
-    }
     const mode = verifier.environment_mode ?? config.verifier.environment_mode;
+    const own = `${key}verifier.environment`;
+    if (verifier.environment !== undefined) {
+      if (mode !== 'separate') refuse(own, 'has an effect only with environment_mode = "separate"');
+      refuseDevices(verifier.environment, own, file);
+      if (verifier.environment.mcp_servers.length > 0) refuse(`${own}.mcp_servers`, 'a verifier has no tools');
+      if (verifier.environment.skills_dir !== undefined) refuse(`${own}.skills_dir`, 'a verifier has no skills');
+    }
     if (mode === 'separate' && phases.length > 1) {
       refuse(
         `${key}verifier.environment_mode`,
@@ -119,8 +132,22 @@ function refuseUnsupported(config: HarborConfig, phases: readonly Phase[], file:
   }
 }
 
-async function imageSource(dir: string, reference: string | undefined): Promise<ImageSource> {
-  const context = join(dir, 'environment');
+function refuseDevices({ os, gpus = 0, tpu }: EnvironmentConfig, key: string, file: string): void {
+  if (os === 'windows') throw unsupported(file, `${key}.os`, 'is windows');
+  if (gpus > 0) throw unsupported(file, `${key}.gpus`, 'sandboxes have no GPU');
+  if (tpu !== undefined) throw unsupported(file, `${key}.tpu`, 'sandboxes have no TPU');
+}
+
+function limitsOf(environment: EnvironmentConfig): HarborLimits {
+  return {
+    cpus: environment.cpus ?? null,
+    memoryMb: environment.memory_mb ?? environment.memory ?? null,
+    storageMb: environment.storage_mb ?? environment.storage ?? null,
+  };
+}
+
+/** Returns where an image comes from: a reference, or a Dockerfile in the folder `context`. */
+async function imageSource(context: string, reference: string | undefined): Promise<ImageSource> {
   for (const name of ['docker-compose.yaml', 'docker-compose.yml']) {
     const compose = join(context, name);
     if (await isFile(compose)) throw unsupported(compose, 'services', 'floe runs one container for each session');
@@ -135,16 +162,16 @@ type Network = { readonly mode: NetworkMode; readonly hosts: readonly string[] }
 
 function networkOf(config: HarborConfig, phase: Phase, file: string): Network {
   const { environment } = config;
-  const legacy =
-    environment.allow_internet === undefined ? undefined : environment.allow_internet ? 'public' : 'no-network';
-  const baseline = { network_mode: environment.network_mode ?? legacy, allowed_hosts: environment.allowed_hosts };
+  const baseline = baselineOf(environment);
+  const ofVerifier = phase.verifier.environment ?? config.verifier.environment;
   const of = (...levels: readonly { network_mode?: string | undefined; allowed_hosts?: string[] | undefined }[]) => {
     const level = levels.find(({ network_mode }) => network_mode !== undefined);
     const mode = (level?.network_mode ?? 'unstated') as NetworkMode;
     return { mode, hosts: mode === 'allowlist' ? (level?.allowed_hosts ?? environment.allowed_hosts ?? []) : [] };
   };
   const agent = of(phase.agent, config.agent, baseline);
-  const verifier = of(phase.verifier, config.verifier, baseline);
+  const ownBaseline = ofVerifier === undefined ? {} : baselineOf(ofVerifier);
+  const verifier = of(phase.verifier, config.verifier, ownBaseline, baseline);
   const invalid = agent.hosts.find((host) => !hostPatternSchema.safeParse(host).success);
   if (invalid !== undefined) throw unsupported(file, 'allowed_hosts', `${invalid} is no host, with an optional port`);
   if (agent.mode === 'allowlist' && agent.hosts.length === 0) {
@@ -156,6 +183,11 @@ function networkOf(config: HarborConfig, phase: Phase, file: string): Network {
       ? 'the agent and the verifier have different hosts'
       : `the agent's is ${agent.mode} and the verifier's is ${verifier.mode}`;
   throw unsupported(file, 'verifier.network_mode', `${modes}; in floe both have the same network`);
+}
+
+function baselineOf({ network_mode: mode, allow_internet: internet, allowed_hosts: hosts }: EnvironmentConfig) {
+  const legacy = internet === undefined ? undefined : internet ? 'public' : 'no-network';
+  return { network_mode: mode ?? legacy, allowed_hosts: hosts };
 }
 
 function artifactPaths(config: HarborConfig, file: string): string[] {
@@ -203,13 +235,6 @@ async function verifierOf(
       throw unsupported(file, `${at}.user`, 'floe runs the command as root');
     }
   }
-  if (mode === 'separate') {
-    for (const tests of folders) {
-      const own = join(tests, 'Dockerfile');
-      if (await isFile(own))
-        throw unsupported(own, 'FROM', 'the verifier runs in a copy of the environment of the agent');
-    }
-  }
   return {
     tests: found.flat(),
     script: 'test.sh',
@@ -218,7 +243,31 @@ async function verifierOf(
     env: verifier.env,
     user: verifier.user,
     carried: mode === 'separate' ? [...new Set([CONVENTION_ARTIFACTS, ...artifacts])] : null,
+    environment:
+      mode === 'separate'
+        ? await verifierEnvironment(verifier.environment ?? config.verifier.environment, folders)
+        : null,
     collect: collect.map(({ command, timeout_sec }) => ({ command, seconds: timeout_sec })),
+  };
+}
+
+/** Returns the settings of a verifier's sandbox. A Dockerfile in the last of the folders of the tests that has one builds its image. */
+async function verifierEnvironment(
+  stated: EnvironmentConfig | undefined,
+  folders: readonly string[],
+): Promise<VerifierEnvironment | null> {
+  const withDockerfile = await Promise.all(folders.map((folder) => isFile(join(folder, 'Dockerfile'))));
+  const context = folders.findLast((_, index) => withDockerfile[index]);
+  if (stated === undefined && context === undefined) return null;
+  const environment = stated ?? environmentConfigSchema.parse({});
+  const reference = environment.docker_image;
+  return {
+    image: reference === undefined && context === undefined ? null : await imageSource(context ?? '', reference),
+    buildSeconds: environment.build_timeout_sec,
+    workdir: environment.workdir ?? null,
+    env: environment.env,
+    limits: limitsOf(environment),
+    healthchecks: environment.healthcheck === undefined ? [] : [environment.healthcheck],
   };
 }
 

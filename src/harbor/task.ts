@@ -18,6 +18,25 @@ type Solution = { readonly env: Readonly<Record<string, string>> } & (
   | { readonly dir: null; readonly text: string }
 );
 
+/** Limits of a sandbox; `null` for the default. */
+export type HarborLimits = {
+  readonly cpus: number | null;
+  readonly memoryMb: number | null;
+  readonly storageMb: number | null;
+};
+
+/** Settings of a verifier's own sandbox that differ from those of the agent's. */
+export type VerifierEnvironment = {
+  /** `null` for the image of the task. */
+  readonly image: ImageSource | null;
+  readonly buildSeconds: number;
+  /** Working directory; `null` for that of the image. */
+  readonly workdir: string | null;
+  readonly env: Readonly<Record<string, string>>;
+  readonly limits: HarborLimits;
+  readonly healthchecks: readonly Healthcheck[];
+};
+
 /** How the result of a task, or of a step of it, is graded. */
 export type HarborVerifier = {
   /** Folders and files on this machine that are copied into `/tests`, in this order. */
@@ -30,6 +49,8 @@ export type HarborVerifier = {
   readonly user: User;
   /** Paths that the verifier gets of the agent's files in a sandbox of its own; `null` when it runs in the agent's. */
   readonly carried: readonly string[] | null;
+  /** The settings of this sandbox; `null` for a copy of the agent's. */
+  readonly environment: VerifierEnvironment | null;
   /** Commands that run in the agent's sandbox before its files are carried. */
   readonly collect: readonly { readonly command: string; readonly seconds: number }[];
 };
@@ -71,9 +92,7 @@ export type HarborTask = HarborPart & {
   readonly allowedHosts: readonly string[];
   /** User of the image who runs the agent; `null` for that of the image. */
   readonly agentUser: User;
-  readonly cpus: number | null;
-  readonly memoryMb: number | null;
-  readonly storageMb: number | null;
+  readonly limits: HarborLimits;
   readonly mcpServers: readonly HarborMcpServer[];
   /** Folder on this machine with a folder for each skill; `null` when the task has none. */
   readonly skillsDir: string | null;

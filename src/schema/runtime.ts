@@ -95,6 +95,24 @@ export const hostPatternSchema = z
   .max(300)
   .regex(/^(\*\.)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?$/, 'must be a host, with an optional port');
 
+const workdirSchema = z
+  .string()
+  .regex(/^\/(?!\.\.?(\/|$))[^\0]+$/, 'must be an absolute path below the root')
+  .refine((path) => !path.split('/').includes('..'), 'must not contain ..');
+const memorySchema = z.int().min(16);
+const cpusSchema = z.number().gt(0).nullable();
+const storageSchema = z.int().min(1);
+
+/** Settings of the evaluator's fresh runtime that replace those of the agent's. With another image, it runs as the user of that image. */
+const evalOverridesSchema = z.strictObject({
+  image: z.string().optional(),
+  workdir: workdirSchema.optional(),
+  env: environmentSchema.optional(),
+  memory_mb: memorySchema.optional(),
+  cpus: cpusSchema.optional(),
+  storage_mb: storageSchema.optional(),
+});
+
 /** The sandbox in which a session runs. */
 export const runtimeSpecSchema = z
   .strictObject({
@@ -106,12 +124,7 @@ export const runtimeSpecSchema = z
       .describe(
         "image of a registry; bubblewrap and apptainer also take a directory on the node's host, apptainer a SIF file, and bubblewrap null for the host's /usr, read-only",
       ),
-    workdir: z
-      .string()
-      .regex(/^\/(?!\.\.?(\/|$))[^\0]+$/, 'must be an absolute path below the root')
-      .refine((path) => !path.split('/').includes('..'), 'must not contain ..')
-      .default('/work')
-      .describe('working directory of the harness; ignored by the local backend'),
+    workdir: workdirSchema.default('/work').describe('working directory of the harness; ignored by the local backend'),
     user: imageUserSchema
       .nullable()
       .default(null)
@@ -124,6 +137,11 @@ export const runtimeSpecSchema = z
       .nullable()
       .default(null)
       .describe("prepare actions for the evaluator's fresh runtime; null uses `prepare`"),
+    eval_overrides: evalOverridesSchema
+      .default({})
+      .describe(
+        "settings of the evaluator's fresh runtime that replace those of the agent's; with another image, it has the user of that image",
+      ),
     share_prepared: z
       .boolean()
       .default(false)
@@ -144,9 +162,9 @@ export const runtimeSpecSchema = z
       .describe(
         'for network allowlist: names (`pypi.org`), names with everything below them (`*.pypi.org`) or addresses, each with an optional port (default: 80 and 443)',
       ),
-    memory_mb: z.int().min(16).default(4096),
-    cpus: z.number().gt(0).nullable().default(null),
-    storage_mb: z.int().min(1).default(1024),
+    memory_mb: memorySchema.default(4096),
+    cpus: cpusSchema.default(null),
+    storage_mb: storageSchema.default(1024),
     max_processes: z.int().min(1).default(512),
     max_file_mb: z.int().min(1).default(512),
     max_output_mb: z

@@ -92,7 +92,11 @@ describeIf(missing, 'the evaluator harbor', () => {
       ({ backend, isolation, paths, asRoot: () => root }) as Runtime;
     const [agent, second] = [await sandbox('echo hello > out.txt'), await sandbox()];
     expect(await grade(PASS, { runtime: ofUser(agent, agent) })).toMatchObject({ reward: 1 });
-    const carried = { runtime: ofUser(agent, agent), fresh: ofUser(second, second), config: { artifacts: ['out.txt'] } };
+    const carried = {
+      runtime: ofUser(agent, agent),
+      fresh: ofUser(second, second),
+      config: { artifacts: ['out.txt'] },
+    };
     expect(await grade(`grep -q hello out.txt && ${PASS}`, carried)).toMatchObject({ reward: 1 });
   });
 

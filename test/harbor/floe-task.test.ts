@@ -8,6 +8,7 @@ const OPTIONS: FloeTaskOptions = {
   agent: { harness: 'pi' },
   backend: 'docker',
   image: { reference: 'floe-harbor-greeting:1', workdir: '/srv' },
+  verifierImage: null,
   hostVariables: {},
   allowNetwork: false,
   ignoreUsers: false,
@@ -81,6 +82,21 @@ describe('the floe task of a Harbor task', () => {
       config: { artifacts: ['/logs/artifacts', '/app/out'] },
     });
     expect(task.artifacts.paths).toEqual(['/app/out']);
+  });
+
+  it("has settings of the verifier's own environment for the fresh runtime", async () => {
+    const separate = '[verifier]\nenvironment_mode = "separate"\n';
+    expect((await converted(separate)).task.runtime).toMatchObject({ eval_prepare: null, eval_overrides: {} });
+    const toml = `${separate}[environment]\nworkdir = "/repo"\n[verifier.environment]\nmemory_mb = 99\nenv = { A = "\${A:-b}" }
+[verifier.environment.healthcheck]\ncommand = "true"\n`;
+    const { task } = await converted(toml);
+    expect(task.runtime).toMatchObject({
+      eval_overrides: { workdir: '/repo', memory_mb: 99, env: { A: 'b' } },
+      eval_prepare: [{ command: 'mkdir -p /logs/agent /logs/artifacts' }, { env: { CHECK: 'true' } }],
+    });
+    expect(task.runtime?.eval_overrides).not.toHaveProperty('image');
+    const own = await converted(toml, { verifierImage: { reference: 'graders:1', workdir: '/grade' } });
+    expect(own.task.runtime?.eval_overrides).toMatchObject({ image: 'graders:1', workdir: '/grade' });
   });
 
   it.each([

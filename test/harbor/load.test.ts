@@ -64,7 +64,7 @@ describe('a Harbor task folder', () => {
       buildSeconds: 600,
       workdir: null,
       network: 'unstated',
-      cpus: null,
+      limits: { cpus: null, memoryMb: null, storageMb: null },
       agentSeconds: null,
       verifier: { tests: [join(dir, 'tests')], script: 'test.sh', grading: 'reward_file', seconds: 600, carried: null },
       solution: { dir: join(dir, 'solution'), text: null, env: {} },
@@ -79,9 +79,7 @@ describe('a Harbor task folder', () => {
       workdir: '/srv',
       env: { HOST: `\${HOST_NAME}` },
       network: 'no-network',
-      cpus: 2,
-      memoryMb: 512,
-      storageMb: 256,
+      limits: { cpus: 2, memoryMb: 512, storageMb: 256 },
       healthchecks: [{ command: 'test -e ready', interval_sec: 5, retries: 2 }],
       mcpServers: [{ name: 'search', transport: 'http', url: 'http://127.0.0.1:1/mcp' }],
       skillsDir: join(dir, 'environment/skills'),
@@ -102,7 +100,7 @@ describe('a Harbor task folder', () => {
   it('is read with the names of settings in older versions', async () => {
     const toml = 'version = "1.0"\n[environment]\nmemory = "2G"\nstorage = "512M"\nallow_internet = false\n';
     const task = await loadHarborTask(withToml(toml));
-    expect(task).toMatchObject({ memoryMb: 2048, storageMb: 512, network: 'no-network' });
+    expect(task).toMatchObject({ limits: { memoryMb: 2048, storageMb: 512 }, network: 'no-network' });
     expect(task.name).toMatch(/^floe-harbor-/);
   });
 
@@ -110,6 +108,38 @@ describe('a Harbor task folder', () => {
     const toml = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["pypi.org", "*.example.org:8443"]\n';
     const hosts = ['pypi.org', '*.example.org:8443'];
     expect(await loadHarborTask(withToml(toml))).toMatchObject({ network: 'allowlist', allowedHosts: hosts });
+  });
+
+  it("is read with the settings of the verifier's own environment, whose image its Dockerfile or a reference names", async () => {
+    const separate = '[verifier]\nenvironment_mode = "separate"\n';
+    const readFrom = async (toml: string, files: Record<string, string> = {}) => {
+      const dir = withToml(`${separate}${toml}`, files);
+      return { dir, environment: (await loadHarborTask(dir)).verifier.environment };
+    };
+    expect((await readFrom('')).environment).toBeNull();
+    const dockerfile = { 'tests/Dockerfile': 'FROM base\n' };
+    const built = await readFrom('', dockerfile);
+    expect(built.environment).toEqual({
+      image: { kind: 'build', context: join(built.dir, 'tests'), dockerfile: 'Dockerfile' },
+      buildSeconds: 600,
+      workdir: null,
+      env: {},
+      limits: { cpus: null, memoryMb: null, storageMb: null },
+      healthchecks: [],
+    });
+    const settings =
+      'memory_mb = 99\nworkdir = "/grade"\nenv = { A = "1" }\nbuild_timeout_sec = 7\n[verifier.environment.healthcheck]\ncommand = "ok"';
+    const stated = await readFrom(`[verifier.environment]\ndocker_image = "floe/v:1"\n${settings}`, dockerfile);
+    expect(stated.environment).toMatchObject({
+      image: { kind: 'reference', reference: 'floe/v:1' },
+      ...{ buildSeconds: 7, workdir: '/grade', env: { A: '1' } },
+      limits: { memoryMb: 99 },
+      healthchecks: [{ command: 'ok' }],
+    });
+    expect((await readFrom('[verifier.environment]\ncpus = 1\n')).environment).toMatchObject({
+      image: null,
+      limits: { cpus: 1 },
+    });
   });
 
   it('is read with several steps, each with its own files and limits', async () => {
@@ -195,7 +225,19 @@ describe('a Harbor task folder', () => {
       '[agent]\nuser = "dev"\n[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n[steps.agent]\nuser = "root"\n',
       'steps.1.agent.user: is another one than of the first step',
     ],
-    ['[verifier.environment]\ncpus = 1\n', 'verifier.environment: '],
+    ['[verifier.environment]\ncpus = 1\n', 'verifier.environment: has an effect only with'],
+    [
+      '[verifier]\nenvironment_mode = "separate"\n[verifier.environment]\ngpus = 1\n',
+      'verifier.environment.gpus: sandboxes have no GPU',
+    ],
+    [
+      '[verifier]\nenvironment_mode = "separate"\n[verifier.environment]\nskills_dir = "/s"\n',
+      'verifier.environment.skills_dir: ',
+    ],
+    [
+      '[verifier]\nenvironment_mode = "separate"\n[verifier.environment]\nallow_internet = false\n',
+      "verifier.network_mode: the agent's is unstated and the verifier's is no-network",
+    ],
     ['[environment]\nnetwork_mode = "allowlist"\n', 'allowed_hosts: must name a host'],
     ['[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a b"]\n', 'allowed_hosts: a b is no host'],
     [

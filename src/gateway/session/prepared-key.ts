@@ -29,7 +29,9 @@ export class PreparedKeys {
     uploadRoots: readonly string[],
   ): Promise<string> {
     const prepare = actions.map((action) => ('source' in action ? { ...action, source: null } : action));
-    const hash = createHash('sha256').update(canonicalJson({ ...spec, backend, prepare, eval_prepare: null }));
+    const hash = createHash('sha256').update(
+      canonicalJson({ ...spec, backend, prepare, eval_prepare: null, eval_overrides: null }),
+    );
     for (const action of actions) {
       if (!('source' in action)) continue;
       hash.update('\0');

@@ -3,6 +3,7 @@ import { linkAbort, onAbort } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
+import { evalRuntimeSpec } from '../../core/eval-runtime.ts';
 import { newSessionKey } from '../../core/ids.ts';
 import type { Span } from '../../core/tracing.ts';
 import { callRulesOf } from '../../dialects/call-kinds/label.ts';
@@ -456,7 +457,7 @@ class SessionRun {
     const forAgent = purpose === 'agent';
     return {
       name: forAgent ? agentSandbox(attempt.lease) : evalSandbox(attempt.lease, attempt.freshRuntimeCount),
-      spec: attempt.spec,
+      spec: forAgent ? attempt.spec : evalRuntimeSpec(attempt.spec),
       proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
       egressSocket: this.egress?.socketPath ?? null,
       // The harness is mounted at its path on the host, because the keys of Node's compile cache contain the path.
@@ -534,7 +535,7 @@ class SessionRun {
     const request = this.startRequest('eval');
     const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
     const signal = AbortSignal.any([attempt.signal, this.ended.signal]);
-    const permit = deps.sandboxes.awaitPermit(attempt.spec, signal);
+    const permit = deps.sandboxes.awaitPermit(request.spec, signal);
     const ready = permit.then((granted) => deps.sandboxes.start(request, prepare, granted, signal));
     ready.catch(() => undefined);
     const permitted = permit.then(

@@ -9,8 +9,9 @@ import { RemoteChildren } from '../spawn/remote-children.ts';
 import type { HelperRequest, SpawnedProcess, SpawnRequest } from '../spawn/spawner.ts';
 import { PROCESS_ENDS, TOOL_FAILURES } from '../tools.ts';
 import { encodeFrame, type Frame, FrameReader } from './frames.ts';
-import type { BoxReply, BoxRequest, FileOwner, FileReply, FileRequest, ReportedUser } from './messages.ts';
+import type { BoxReply, BoxRequest, FileOwner, FileReply, FileRequest } from './messages.ts';
 import { MAX_OUTCOME_BYTES, type ToolReply, type ToolRequest } from './tool-messages.ts';
+import type { SandboxUser } from './users.ts';
 
 /** Maximum length in bytes of the header of a reply. The longest is the first line of a command's output. */
 const REPLY_HEADER_BYTES = 512 * KIB;
@@ -31,14 +32,7 @@ const replySchema: z.ZodType<BoxReply> = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('ready'),
     environment: z.record(z.string(), z.string()),
-    user: z
-      .strictObject({
-        uid: idSchema,
-        gid: idSchema,
-        name: z.string().nullable(),
-        rootVariables: z.record(z.string(), z.string()),
-      })
-      .nullable(),
+    user: z.strictObject({ uid: idSchema, gid: idSchema, name: z.string().nullable() }).nullable(),
   }),
   z.strictObject({ type: z.literal('started'), id: idSchema, pid: z.int().min(1) }),
   z.strictObject({ type: z.literal('failed'), id: idSchema, message: z.string() }),
@@ -105,7 +99,7 @@ export class BoxConnection {
   /** Environment variables of the image, where the box server reports them. */
   environment: Readonly<Record<string, string>> = {};
   /** The user of the sandbox that the box server was asked for; `null` when there is none. */
-  user: ReportedUser | null = null;
+  user: SandboxUser | null = null;
   private readonly socket: Socket;
   private readonly children = new RemoteChildren((message) => this.sendToRunner(message));
   private readonly files = new Map<number, Waiter<FileAnswer>>();
@@ -293,7 +287,7 @@ function lostError(why: string): FloeError {
 export function requireDone({ reply }: FileAnswer, path: string): void {
   if (reply.type === 'file_done') return;
   const why = reply.type === 'file_failed' ? reply.message : reply.type;
-  throw new FloeError('runtime_failed', `the sandbox could not write ${path}: ${why}`, { path });
+  throw new FloeError('runtime_failed', `the sandbox could not access ${path}: ${why}`, { path });
 }
 
 /** Maximum number of bytes of the body of a reply, for commands whose output is limited to `maxOutputBytes` per stream. */

@@ -3,6 +3,7 @@ import { chmod, chown, type FileHandle, lchown, mkdir, open, readlink, rm, stat,
 import { dirname } from 'node:path';
 import type { FileOwner, FileReply, FileRequest } from './messages.ts';
 import { refuseForeignLinks, refuseUnreadable } from './ownership.ts';
+import { rootVariables } from './users.ts';
 
 const CREATE_FLAGS = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 /** Permissions of a directory with which every user can reach the files in it. */
@@ -77,6 +78,8 @@ export class BoxFiles {
         await (await written)?.close();
         return 'file_done';
       }
+      case 'root_variables':
+        return Buffer.from(JSON.stringify(await rootVariables(request.user, request.variables)));
       case 'read_file':
         if (request.owner === null) await this.checkLinks(request.path);
         return read(request.path, request.owner, request.maxBytes);

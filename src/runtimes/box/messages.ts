@@ -1,4 +1,5 @@
 import type { HelperReply, HelperRequest, HelperSpawnRequest, SpawnResult } from '../spawn/spawner.ts';
+import type { UserIds } from './ownership.ts';
 import type { ToolReply, ToolRequest } from './tool-messages.ts';
 import type { SandboxUser } from './users.ts';
 
@@ -8,7 +9,7 @@ import type { SandboxUser } from './users.ts';
  */
 
 /** User and group whose files are read or created; `null` for those of the box server. */
-export type FileOwner = Pick<SandboxUser, 'uid' | 'gid'> | null;
+export type FileOwner = UserIds | null;
 
 /** A request about files. `id` is repeated in the reply. A relative path is not allowed. */
 export type FileRequest =
@@ -44,6 +45,13 @@ export type FileRequest =
     }
   /** Lets all users pass through the directories that contain the path. */
   | { readonly type: 'make_reachable'; readonly id: number; readonly path: string }
+  /** Answered by `done` with the variables for commands of root, beside those of this user, as JSON in the body. */
+  | {
+      readonly type: 'root_variables';
+      readonly id: number;
+      readonly user: UserIds;
+      readonly variables: Readonly<Record<string, string>>;
+    }
   /** Reads a regular file, which `owner` must be allowed to read: answered by `done` with the content as body, by `absent`, or by `too_large`. */
   | {
       readonly type: 'read_file';
@@ -85,14 +93,12 @@ export type BoxDone = {
   readonly stdoutBytes: number;
 };
 
-export type ReportedUser = SandboxUser & { readonly rootVariables: Readonly<Record<string, string>> };
-
 /** The first message of a box server, with its environment variables and a user of the sandbox, where the gateway asked for them. */
 export type BoxReady = {
   readonly type: 'ready';
   readonly environment: Readonly<Record<string, string>>;
-  /** The user, and variables for commands of root, as {@link rootVariables} returns them; `null` also when the sandbox has no such user. */
-  readonly user: ReportedUser | null;
+  /** `null` also when the sandbox has no such user. */
+  readonly user: SandboxUser | null;
 };
 
 export type BoxReply = BoxReady | BoxDone | Exclude<HelperReply, { type: 'ready' | 'done' }> | FileReply | ToolReply;

@@ -1,14 +1,14 @@
 import type { Stats } from 'node:fs';
 import { lstat, readlink, stat } from 'node:fs/promises';
 import { dirname, isAbsolute, resolve } from 'node:path';
-import type { SandboxUser } from './users.ts';
 
 /** Maximum number of links that are followed on the way to a path, as in Linux. */
 const MAX_LINKS = 40;
 /** Permission bits in the part of a mode that is for all other users. */
 const PERMISSIONS = { read: 0o4, write: 0o2, pass: 0o1 };
 
-type Ids = Pick<SandboxUser, 'uid' | 'gid'>;
+/** A user in a sandbox, and the only group of the user. */
+export type UserIds = { readonly uid: number; readonly gid: number };
 
 /**
  * Rejects when a symbolic link of a user other than root leads, on the way to `path`, to something that another user owns. Without this check,
@@ -18,12 +18,13 @@ export async function refuseForeignLinks(path: string): Promise<void> {
   for await (const { at, info } of waypoints(path)) {
     if (!info.isSymbolicLink() || info.uid === 0) continue;
     const target = await stat(at).catch(() => null);
-    if (target !== null && target.uid !== info.uid) throw new Error(`${at} is a link of a user to a file that another user owns`);
+    if (target !== null && target.uid !== info.uid)
+      throw new Error(`${at} is a link of a user to a file that another user owns`);
   }
 }
 
 /** Whether `user` can neither change nor replace the file at `path`. Never for a relative path. */
-export async function isProtectedFrom(user: Ids, path: string): Promise<boolean> {
+export async function isProtectedFrom(user: UserIds, path: string): Promise<boolean> {
   if (!isAbsolute(path)) return false;
   for await (const { info } of waypoints(path)) {
     if (info.uid === user.uid) return false;
@@ -33,7 +34,7 @@ export async function isProtectedFrom(user: Ids, path: string): Promise<boolean>
 }
 
 /** Rejects when `user` may not read the file with the real path `path`, whose information is `info`. */
-export async function refuseUnreadable(user: Ids, path: string, info: Stats): Promise<void> {
+export async function refuseUnreadable(user: UserIds, path: string, info: Stats): Promise<void> {
   let isReadable = isPermitted(user, info, 'read');
   for (let at = path; isReadable && at !== dirname(at); ) {
     at = dirname(at);
@@ -42,7 +43,7 @@ export async function refuseUnreadable(user: Ids, path: string, info: Stats): Pr
   if (!isReadable) throw new Error('permission denied');
 }
 
-function isPermitted({ uid, gid }: Ids, info: Stats, permission: keyof typeof PERMISSIONS): boolean {
+function isPermitted({ uid, gid }: UserIds, info: Stats, permission: keyof typeof PERMISSIONS): boolean {
   const shift = info.uid === uid ? 6 : info.gid === gid ? 3 : 0;
   return (info.mode & (PERMISSIONS[permission] << shift)) !== 0;
 }

@@ -1,11 +1,14 @@
 import { readlinkSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
+import { z } from 'zod';
+import { parseAs, parseJson } from '../../core/parse.ts';
 import { AGENT_HOME } from '../bubblewrap/host.ts';
 import { EGRESS_PORT, PROXY_PORT } from '../environment.ts';
 import type { RuntimePaths, StartRequest } from '../runtime.ts';
 import { copySandboxPrograms, type SandboxPrograms } from '../sandbox-programs.ts';
 import { type BoxConnection, requireDone } from './connection.ts';
 import type { FileOwner } from './messages.ts';
+import type { UserIds } from './ownership.ts';
 import type { BoxServerOptions } from './server.ts';
 import { BOX_NODE_FLAGS } from './tool-server.ts';
 
@@ -23,6 +26,8 @@ const PROXY_DIR = '/.floe/proxy';
 const EGRESS_DIR = '/.floe/egress';
 /** Name of the box server's socket in the directory of the sockets. */
 export const BOX_SOCKET = 'box.sock';
+
+const variablesSchema = z.record(z.string(), z.string());
 
 /**
  * Capabilities of root in a sandbox: those with which package managers and test suites can change owners and permissions of files and become
@@ -104,6 +109,20 @@ export function boxMounts(
     ...sockets.flatMap(([path, target]) => (path === undefined ? [] : [[dirname(path), target] as const])),
     ...readOnlyMounts.map(({ hostPath, sandboxPath }) => [hostPath, sandboxPath] as const),
   ];
+}
+
+/**
+ * Returns the variables for commands of root in a sandbox with another user, as {@link rootVariables} does. The directories of the user must
+ * exist already, because a missing one can be anybody's later.
+ */
+export async function askRootVariables(
+  connection: BoxConnection,
+  { uid, gid }: UserIds,
+  variables: Readonly<Record<string, string>>,
+): Promise<Record<string, string>> {
+  const answer = await connection.askFiles({ type: 'root_variables', user: { uid, gid }, variables });
+  requireDone(answer, 'the variables of root');
+  return parseAs(variablesSchema, parseJson(answer.content), 'the variables of root');
 }
 
 /**

@@ -309,12 +309,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  private async readNow(
-    owner: FileOwner,
-    path: string,
-    maxBytes: number,
-    signal: AbortSignal,
-  ): Promise<Buffer | null> {
+  private async readNow(owner: FileOwner, path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
     this.refuseEnded(signal);
     const from = this.resolve(path);
     const asked = this.parts.connection.askFiles({ type: 'read_file', path: from, maxBytes, owner });

@@ -6,9 +6,9 @@ import { ChildRunner } from '../spawn/child-runner.ts';
 import type { HelperReply } from '../spawn/spawner.ts';
 import { BoxFiles } from './files.ts';
 import { encodeFrame, type Frame, FrameReader } from './frames.ts';
-import type { BoxReply, BoxRequest, ReportedUser } from './messages.ts';
+import type { BoxReply, BoxRequest } from './messages.ts';
 import { BoxTools } from './tools.ts';
-import { findUser, rootVariables } from './users.ts';
+import { findUser } from './users.ts';
 
 /*
  * The box server: a program that floe runs inside a sandbox, as root of the sandbox where it has one. It connects to the gateway through a
@@ -25,8 +25,8 @@ export type BoxServerOptions = {
   readonly socketPath: string;
   /** Ports of the sandbox's loopback interface, and the Unix sockets in the sandbox to which their connections are forwarded. */
   readonly forwards: readonly { readonly port: number; readonly socketPath: string }[];
-  /** User other than root that the box server reports, as {@link findUser} takes it, and variables of commands; `null` for none. */
-  readonly user: { readonly wanted: string; readonly variables: Readonly<Record<string, string>> } | null;
+  /** User other than root whose ids the box server reports, as {@link findUser} takes it; `null` for none. */
+  readonly user: string | null;
   /**
    * The gateway's pid namespace, as `/proc/self/ns/pid` names it. In another namespace, the box server may kill every process but the first
    * one when a command ends. `null` when the box server is in the gateway's namespace.
@@ -68,13 +68,7 @@ async function start(connected: Socket): Promise<void> {
   connected.setNoDelay(true);
   await Promise.all(options.forwards.map(({ port, socketPath }) => listenForProxy(port, socketPath)));
   const environment = options.reportsEnvironment === true ? variables(process.env) : {};
-  send({ type: 'ready', environment, user: await reportedUser(options.user) });
-}
-
-async function reportedUser(asked: BoxServerOptions['user']): Promise<ReportedUser | null> {
-  const user = asked === null ? null : await findUser(asked.wanted);
-  if (asked === null || user === null) return null;
-  return { ...user, rootVariables: await rootVariables(user, asked.variables) };
+  send({ type: 'ready', environment, user: options.user === null ? null : await findUser(options.user) });
 }
 
 function variables(environment: NodeJS.ProcessEnv): Record<string, string> {

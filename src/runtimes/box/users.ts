@@ -1,14 +1,12 @@
 import { readFile } from 'node:fs/promises';
 import { SANDBOX_PATH } from '../environment.ts';
-import { isProtectedFrom } from './ownership.ts';
+import { isProtectedFrom, type UserIds } from './ownership.ts';
 
 /** Variables with lists of paths from which every command, or every shell, loads programs or libraries. */
 const LOADED_PATHS: readonly string[] = ['PATH', 'LD_LIBRARY_PATH', 'LD_PRELOAD', 'LD_AUDIT', 'BASH_ENV', 'ENV'];
 
 /** User and group of commands and files in a sandbox. */
-export type SandboxUser = {
-  readonly uid: number;
-  readonly gid: number;
+export type SandboxUser = UserIds & {
   /** Name of the user; `null` for a number that the image does not name. */
   readonly name: string | null;
 };
@@ -31,7 +29,7 @@ export async function findUser(wanted: string, directory = '/etc'): Promise<Sand
  * `variables` without those that the user can change, so that root runs no program that the user put there.
  */
 export async function rootVariables(
-  user: SandboxUser,
+  user: UserIds,
   variables: Readonly<Record<string, string>>,
 ): Promise<Record<string, string>> {
   const home = (await entryOf('/etc/passwd', '0'))?.[5];

@@ -7,6 +7,7 @@ import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { BoxListener, replyBodyBytes } from '../box/connection.ts';
 import {
+  askRootVariables,
   BOX_SOCKET,
   type BoxPrograms,
   boxMounts,
@@ -19,7 +20,7 @@ import {
 } from '../box/placement.ts';
 import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
-import type { ReportedUser } from '../box/messages.ts';
+import type { SandboxUser } from '../box/users.ts';
 import { AGENT_HOME } from '../bubblewrap/host.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
 import { baseEnvironment, checkEnvironment, egressEnvironment, PROXY_PORT } from '../environment.ts';
@@ -193,6 +194,7 @@ export class ContainerProvider implements RuntimeProvider {
       const container = id;
       const user = requireUser(wanted, connection.user);
       const paths = await createPaths(connection, request, user);
+      const variables = { ...image.env, ...spec.env };
       const { clock, owner, spawner } = this.options;
       return new BoxRuntime({
         ...{
@@ -220,7 +222,7 @@ export class ContainerProvider implements RuntimeProvider {
             ? null
             : {
                 owner: { uid: user.uid, gid: user.gid },
-                rootVariables: user.rootVariables,
+                rootVariables: await askRootVariables(connection, user, variables),
                 toolServerCommand: (socket) => toolServerCommand(programs, socket),
               },
         mcpCommand: mcpCommand(programs),
@@ -247,12 +249,11 @@ export class ContainerProvider implements RuntimeProvider {
   ): ContainerSpec {
     const { spec } = request;
     const memoryBytes = spec.memory_mb * MIB + BOX_BYTES;
-    const reported = user === null ? null : { wanted: user, variables: { ...image.env, ...spec.env } };
     return {
       Image: image.id,
       User: '0:0',
       Entrypoint: [],
-      Cmd: [...INIT, ...boxServerCommand(programs, request, { user: reported })],
+      Cmd: [...INIT, ...boxServerCommand(programs, request, { user })],
       Env: [],
       WorkingDir: '/',
       Hostname: 'floe',
@@ -349,7 +350,7 @@ function wantedUser(ofTask: string | number | null, ofImage: string): string | n
 }
 
 /** Returns the user that a box server has found; `null` for root. Throws `schema_violation` when it has not found the wanted one. */
-function requireUser(wanted: string | null, found: ReportedUser | null): ReportedUser | null {
+function requireUser(wanted: string | null, found: SandboxUser | null): SandboxUser | null {
   if (wanted === null) return null;
   if (found === null) {
     const message = `the image has no user ${wanted}`;

@@ -70,6 +70,29 @@ describe("the evaluator's fresh runtime", () => {
     expect(alive.size).toBe(0);
   });
 
+  it('has the settings that the task replaces for it, and the user of another image', async () => {
+    const specs: object[] = [];
+    const { attempt, deps, alive } = bench({
+      task: {
+        runtime: {
+          image: 'agents:1',
+          user: 'dev',
+          memory_mb: 500,
+          eval_overrides: { image: 'graders:1', memory_mb: 900 },
+        },
+      },
+      start: async (_, { spec }) => {
+        specs.push(spec);
+        return runtimeOf(async () => ENDED_WELL, alive);
+      },
+    });
+    await runSession(attempt, deps);
+    expect(specs).toMatchObject([
+      { image: 'agents:1', user: 'dev', memory_mb: 500 },
+      { image: 'graders:1', user: null, memory_mb: 900 },
+    ]);
+  });
+
   it('fails the session as that of the first one does when another one cannot be started', async () => {
     const { attempt, deps, alive } = bench({
       start: async (_, { name }) => {

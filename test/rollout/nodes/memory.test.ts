@@ -188,6 +188,15 @@ describe('the memory that a session needs', () => {
     expect(sessionMemoryMb({ runtime, evaluator: fields === null ? null : evaluator(fields) })).toBe(mb);
   });
 
+  it('includes the limits of the fresh runtime where the task replaces them', () => {
+    const graded = evaluator({ strategy: 'test_on_output' });
+    const withLimits = (memory_mb: number) => ({ ...runtime, eval_overrides: { memory_mb, storage_mb: 50 } });
+    expect(sessionMemoryMb({ runtime: withLimits(3000), evaluator: graded })).toBe(3150);
+    expect(sessionMemoryMb({ runtime: withLimits(500), evaluator: graded })).toBe(1150);
+    expect(sessionMemoryMb({ runtime: withLimits(3000), evaluator: null })).toBe(1100);
+    expect(sessionMemoryMb({ runtime: { ...withLimits(3000), backend: 'docker' }, evaluator: graded })).toBe(3000);
+  });
+
   it('is that of the default limits when the task has no runtime', () => {
     expect(sessionMemoryMb({ runtime: null, evaluator: null })).toBe(4096 + 1024);
   });

@@ -105,9 +105,9 @@ describe.each(['docker', 'podman'] as const)('the work of root in a %s sandbox o
         printf '#!/bin/sh\\nid -u >>/work/git-ran\\n' >.git/program && chmod +x .git/program
         cp .git/program .git/hooks/post-checkout; cp .git/program .git/hooks/pre-commit
         git config core.fsmonitor /work/repo/.git/program`);
-      expect(await sh('cd repo; git status; git commit -q --allow-empty -m x; git checkout -q -b other', root)).toContain(
-        'dubious ownership',
-      );
+      expect(
+        await sh('cd repo; git status; git commit -q --allow-empty -m x; git checkout -q -b other', root),
+      ).toContain('dubious ownership');
       expect(await sh('cat git-ran 2>/dev/null')).toBe('');
       await sh('cd repo; git commit -q --allow-empty -m x');
       expect(await sh('cat git-ran')).toContain('70\n');
@@ -116,7 +116,10 @@ describe.each(['docker', 'podman'] as const)('the work of root in a %s sandbox o
     it('finds programs and libraries only where the user cannot put them', async () => {
       const own = await opened.start(backend, { user: 'postgres', env: ENV });
       const asRoot = own.asRoot();
-      await sh('mkdir -p ~/bin bin; for at in ~/bin bin; do printf "#!/bin/sh\\necho planted" >$at/id; chmod +x $at/id; done', own);
+      await sh(
+        'mkdir -p ~/bin bin; for at in ~/bin bin; do printf "#!/bin/sh\\necho planted" >$at/id; chmod +x $at/id; done',
+        own,
+      );
       await sh('echo "touch /work/rc-ran" >shell.rc', own);
       expect(await sh('id -u', own)).toContain('planted');
       expect(await sh('id -u; echo "$PATH|$LD_PRELOAD|$BASH_ENV|$ENV|$HOME"', asRoot)).toBe(
@@ -139,7 +142,10 @@ describe.each(['docker', 'podman'] as const)('the work of root in a %s sandbox o
       await expect(own.snapshot(never)).rejects.toThrow(FOREIGN);
       await expect(own.restore(snapshot, never)).rejects.toThrow(FOREIGN);
       expect((await own.asRoot().exec({ command: 'ls /etc', cwd: '/' }, never)).stdout).toBe(before);
-      await own.exec({ command: 'rm project && mv old project && rm -rf project/etc && ln -s /etc project/etc', cwd: '/home/agent' }, never);
+      await own.exec(
+        { command: 'rm project && mv old project && rm -rf project/etc && ln -s /etc project/etc', cwd: '/home/agent' },
+        never,
+      );
       await own.restore(snapshot, never);
       expect(await sh('cat file; ls', own)).toBe('mine\nfile\n');
       await snapshot.release();

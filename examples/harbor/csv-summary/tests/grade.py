@@ -1,8 +1,9 @@
 import json
 
-EXPECTED = {"north": {"count": 2, "mean": -2.25}, "south": {"count": 3, "mean": 8.25}}
+with open("/opt/expected.json") as file:
+    expected = json.load(file)
 try:
     with open("/app/summary.json") as file:
-        print(int(json.load(file) == EXPECTED))
+        print(int(json.load(file) == expected))
 except (OSError, ValueError):
     print(0)
