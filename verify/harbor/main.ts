@@ -10,6 +10,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { harnessDir } from '../../src/cli/home.ts';
 import { packageRoot } from '../../src/core/package-root.ts';
@@ -131,7 +132,7 @@ async function runAsUser(backend: string): Promise<Totals[]> {
     console.log(`harbor: ${backend} is skipped, because ${missing}`);
     return [];
   }
-  const words = [process.argv[1] ?? '', '--only', backend, '--samples', options.samples, '--json'];
+  const words = [fileURLToPath(import.meta.url), '--only', backend, '--samples', options.samples, '--json'];
   const log = (text: string): void => console.error(text);
   const pi = (await installHarness('pi', { cacheDir: harnessDir(), log })) ?? '';
   const place = join('harnesses', 'pi');
