@@ -13,7 +13,11 @@ import { NodeEngines } from '../../src/gateway/node/node-engines.ts';
 import { StagePools } from '../../src/gateway/node/stage-pools.ts';
 import type { Attempt } from '../../src/gateway/session/attempt.ts';
 import { buildSession, encodeResult } from '../../src/gateway/session/postrun-stage.ts';
+import { PrewarmedRuntimes } from '../../src/gateway/session/prewarmed-runtimes.ts';
+import type { ProxySockets } from '../../src/gateway/session/proxy-sockets.ts';
+import { ReusedRuntimes } from '../../src/gateway/session/reused-runtimes.ts';
 import { Sandboxes, StartLimits } from '../../src/gateway/session/sandbox.ts';
+import { SandboxStops } from '../../src/gateway/session/sandbox-stops.ts';
 import { type RunnerDeps, runSession } from '../../src/gateway/session/session-runner.ts';
 import { shellHarness } from '../../src/harnesses/shell.ts';
 import { createGatewayMetrics } from '../../src/observe/gateway-metrics.ts';
@@ -103,7 +107,14 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     describe: async () => ({
       isolation: 'without isolation',
       weaknesses: [],
-      capabilities: { isolation: 'none', limits: null, networks: [], snapshots: NO_SNAPSHOTS, privileges: 'any' },
+      capabilities: {
+        isolation: 'none',
+        limits: null,
+        networks: [],
+        snapshots: NO_SNAPSHOTS,
+        separatesCommands: true,
+        privileges: 'any',
+      },
     }),
     async start(_, signal) {
       await sleep(clock, init_ms, signal);
@@ -118,6 +129,11 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
       await sleep(clock, postrun_ms, signal);
       return { reward: 1, details: {} };
     },
+  };
+  const sockets: ProxySockets = {
+    pathOf: (name) => `/tmp/${name}`,
+    createDirectory: async () => {},
+    removeDirectory: async () => {},
   };
   return {
     nodeId,
@@ -143,7 +159,21 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     harnessInstallDir: async () => null,
     evaluators: { names: () => [evaluator.name], check: () => {}, get: () => evaluator },
     egressHosts: [],
-    sockets: { pathOf: (name) => `/tmp/${name}`, createDirectory: async () => {}, removeDirectory: async () => {} },
+    sockets,
+    prewarmed: new PrewarmedRuntimes({
+      ...{ clock, log: silentLogger, count: 0, maxMb: 0, idleMs: 0 },
+      sockets,
+      sandboxes: {
+        awaitPermit: () => Promise.reject(new FloeError('unsupported', 'awaitPermit')),
+        start: () => Promise.reject(new FloeError('unsupported', 'start')),
+      },
+      openEgress: async () => null,
+    }),
+    stops: new SandboxStops({ maxCount: 0, maxMb: 0 }),
+    reused: new ReusedRuntimes({
+      ...{ clock, log: silentLogger, sockets, maxCount: 0, maxMb: 0, idleMs: 0 },
+      openEgress: async () => null,
+    }),
     uploadRoots: [],
   };
 }

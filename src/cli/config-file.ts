@@ -33,6 +33,9 @@ const nodeSettingsSchema = gatewayConfigSchema.pick({
   images: true,
   egress_hosts: true,
   prepared: true,
+  prewarmed: true,
+  background_stops: true,
+  reused_runtimes: true,
   evaluators: true,
   post_run_hooks: true,
 });

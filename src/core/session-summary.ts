@@ -51,6 +51,7 @@ export function sessionSummary(
     agent: fields.agent ?? null,
     artifacts: fields.artifacts ?? null,
     egress: fields.egress ?? null,
+    runtime: fields.runtime ?? null,
     node_id: fields.node_id ?? null,
     error: fields.error ?? null,
     unusable: null,

@@ -55,6 +55,8 @@ class CallMetrics {
   private readonly journal: Gauge;
   private readonly starts: Histogram<'runtime'>;
   private readonly prepared: Counter<'how'>;
+  private readonly reuse: Counter<'event'>;
+  private readonly prewarmed: Counter<'how'>;
   private readonly kills: Counter<'runtime' | 'reason'>;
 
   constructor(registry: Registry) {
@@ -103,6 +105,18 @@ class CallMetrics {
       labelNames: ['how'],
       registers,
     });
+    this.reuse = new Counter({
+      name: 'floe_sandbox_reuse_total',
+      help: 'Sandboxes of tasks with runtime.reuse: started or reused by a session, ended because of a failed reset (reset_failed) or health check (unhealthy), or not needed any more (discarded)',
+      labelNames: ['event'],
+      registers,
+    });
+    this.prewarmed = new Counter({
+      name: 'floe_sandbox_prewarmed_total',
+      help: 'Sessions that could use a sandbox that was started in advance, by whether one was ready or missing',
+      labelNames: ['how'],
+      registers,
+    });
     this.kills = new Counter({
       name: 'floe_sandbox_kills_total',
       help: 'Commands that floe killed: over the memory or process limit, past a deadline, or no longer needed',
@@ -126,6 +140,10 @@ class CallMetrics {
     this.starts.observe({ runtime }, tookMs / MS_PER_SECOND);
 
   readonly recordPrepared = (how: string): void => this.prepared.inc({ how });
+
+  readonly recordReuse = (event: string): void => this.reuse.inc({ event });
+
+  readonly recordPrewarmed = (how: string): void => this.prewarmed.inc({ how });
 
   readonly recordKill = (runtime: string, reason: string): void => this.kills.inc({ runtime, reason });
 

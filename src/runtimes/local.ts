@@ -62,7 +62,8 @@ exec "$@"`;
  * A command to start. `fileBlocks` is the maximum size of a file that the command may write, in units of {@link ULIMIT_BLOCK_BYTES}; an
  * empty string when there is no limit.
  */
-type LocalCommand = Omit<SpawnRequest, 'marker' | 'onOutput'> & { readonly fileBlocks: string };
+type LocalCommand = Omit<SpawnRequest, 'marker' | 'onOutput'> &
+  Pick<ExecRequest, 'isService'> & { readonly fileBlocks: string };
 
 /** Limits of the tools that floe itself runs in a session, such as `tar`: their memory and number of tasks are unlimited. */
 const NO_LIMITS: SpawnLimits = { memoryBytes: Number.POSITIVE_INFINITY, taskCount: Number.POSITIVE_INFINITY };
@@ -110,6 +111,7 @@ export class LocalProvider implements RuntimeProvider {
         },
         networks: ['host'],
         snapshots: NO_SNAPSHOTS,
+        separatesCommands: false,
         privileges: 'any',
       },
     };
@@ -193,6 +195,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
         env,
         cwd,
         stdin: request.stdin,
+        isService: request.isService,
         maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
         limits: { memoryBytes: spec.memory_mb * MIB, taskCount: spec.max_processes },
       },
@@ -313,7 +316,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
   private async run(command: LocalCommand, signal: AbortSignal): Promise<SpawnResult> {
     signal.throwIfAborted();
     this.refuseStopped();
-    const { argv, fileBlocks, limits = NO_LIMITS, ...rest } = command;
+    const { argv, fileBlocks, limits = NO_LIMITS, isService = false, ...rest } = command;
     const mark = `${this.name}:${this.nextCommand++}:${this.parts.token}`;
     const { onActivity } = this.parts.request;
     return this.runCommand(null, signal, async (cgroup) => {
@@ -324,7 +327,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
         env: { ...command.env, [COMMAND_MARK]: mark },
         marker: `${COMMAND_MARK}=${mark}`,
         limits: { ...limits, cgroups },
-        onOutput: onActivity,
+        onOutput: isService ? undefined : onActivity,
       });
       try {
         return await this.awaitEnd(child, child.done, signal);

@@ -25,6 +25,7 @@ export class NoneProvider implements RuntimeProvider {
         limits: null,
         networks: [],
         snapshots: NO_SNAPSHOTS,
+        separatesCommands: true,
         privileges: 'any',
       },
     };

@@ -11,6 +11,11 @@ export type ExecRequest = {
   readonly stdin?: Buffer | string | undefined;
   /** Whether the command can reach the session's proxy at {@link Runtime.proxyOrigin}; default: false. */
   readonly withProxy?: boolean | undefined;
+  /**
+   * Whether the command belongs to the sandbox rather than to the session that uses it, so that its output is no sign of the session's
+   * activity; default: false.
+   */
+  readonly isService?: boolean | undefined;
 };
 
 export type ExecResult = {
@@ -91,6 +96,11 @@ export interface Runtime {
    * through links of the user to what others own. Tools of root follow such links.
    */
   asRoot(): Runtime;
+  /**
+   * Must be called when other proxies listen at the paths of the start request than before. Absent in sandboxes that find a socket by its path
+   * for each connection.
+   */
+  onProxiesReplaced?(): void;
   /** Ends every process of the sandbox and removes its mounts, directories and sockets. May be called twice; never rejects. */
   stop(): Promise<void>;
 }
@@ -195,6 +205,11 @@ export type RuntimeCapabilities = {
   /** Values of `runtime.network` that the back end supports; `host` also needs the permission of the node. */
   readonly networks: readonly RuntimeSpec['network'][];
   readonly snapshots: SnapshotSupport;
+  /**
+   * Whether all processes of a command are ended with it although another command runs. Where it is false, a process that hides the marks by
+   * which floe finds it can run until no command does.
+   */
+  readonly separatesCommands: boolean;
   /** The users who may run the gateway with this back end. */
   readonly privileges: 'any' | 'engine' | 'not_root';
 };

@@ -112,6 +112,48 @@ const evalOverridesSchema = z.strictObject({
   cpus: cpusSchema.optional(),
   storage_mb: storageSchema.optional(),
 });
+const shellCommandSchema = z
+  .string()
+  .min(1)
+  .refine((command) => !command.includes('\0'), 'must not contain a NUL byte');
+
+/** How a node uses one sandbox for several sessions, one after the other. */
+const reuseSchema = z
+  .strictObject({
+    max_uses: z.int().min(1).max(1_000_000).default(100).describe('most sessions for which one sandbox is used'),
+    restore: z
+      .enum(['all', 'workdir', 'none'])
+      .default('all')
+      .describe(
+        'files that are restored after each session, to their state after the prepare actions: all; at least those of the workdir; or none, so that the reset command must remove what a session left',
+      ),
+    reset_command: shellCommandSchema
+      .nullable()
+      .default(null)
+      .describe('run by /bin/sh after each session, after the files were restored and the services started'),
+    services: z
+      .array(shellCommandSchema)
+      .max(32)
+      .default([])
+      .describe(
+        'commands, each run by /bin/sh, that run as long as the sandbox is used; with `restore: none` through all sessions, otherwise they are restarted after each',
+      ),
+    health_command: shellCommandSchema
+      .nullable()
+      .default(null)
+      .describe('run by /bin/sh until it exits with 0, before a session gets the sandbox; null: `true`'),
+    timeout_seconds: z
+      .number()
+      .gt(0)
+      .max(3600)
+      .default(60)
+      .describe('longest time of a reset, and also of the health check after it'),
+  })
+  .refine(({ restore, reset_command }) => restore !== 'none' || reset_command !== null, {
+    path: ['reset_command'],
+    message: 'is needed with `restore: none`',
+  });
+export type RuntimeReuse = z.infer<typeof reuseSchema>;
 
 /** The sandbox in which a session runs. */
 export const runtimeSpecSchema = z
@@ -148,6 +190,10 @@ export const runtimeSpecSchema = z
       .describe(
         'whether the node may run the prepare actions once and start further sandboxes with equal settings from a snapshot of the prepared files',
       ),
+    reuse: reuseSchema
+      .nullable()
+      .default(null)
+      .describe("null: each session gets a new sandbox. The evaluator's fresh runtime is always new"),
     env: environmentSchema.default({}),
     network: z
       .enum(['none', 'proxy', 'allowlist', 'host'])

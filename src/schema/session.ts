@@ -109,6 +109,13 @@ export const egressReportSchema = z.object({
 });
 export type EgressReport = z.infer<typeof egressReportSchema>;
 
+/** How the sandbox of an agent was used, for tasks that let a node use one for several sessions. */
+const runtimeReportSchema = z.object({
+  reused: z.boolean().describe('whether an earlier session used the sandbox'),
+  uses: z.int().min(1).describe('number of sessions that used the sandbox, with this one'),
+});
+export type RuntimeReport = z.infer<typeof runtimeReportSchema>;
+
 /** A finished session without its token data. It is small enough for database rows, lists and logs. */
 export const sessionSummarySchema = z.object({
   session_id: idSchema,
@@ -143,6 +150,7 @@ export const sessionSummarySchema = z.object({
     .nullable()
     .default(null)
     .describe('null for a session whose network is neither proxy nor allowlist'),
+  runtime: runtimeReportSchema.nullable().default(null).describe('null for a task without `runtime.reuse`'),
   node_id: z.string().nullable(),
   error: sessionErrorSchema.nullable(),
   unusable: unusableReasonSchema

@@ -44,6 +44,19 @@ describe('the configuration file', () => {
     ['server: { token: secret }', 'schema_violation', 'token'],
     ['nodes: {}', 'schema_violation', 'nodes'],
     ['server: [', 'malformed_json', 'floe.yaml'],
+    ['node: { prewarmed: { count: -1 } }', 'schema_violation', 'node.prewarmed.count'],
+    ['node: { prewarmed: { count: all } }', 'schema_violation', 'node.prewarmed.count'],
+    ['node: { prewarmed: { max_mb: 0.5 } }', 'schema_violation', 'node.prewarmed.max_mb'],
+    ['node: { prewarmed: { idle_seconds: 0 } }', 'schema_violation', 'node.prewarmed.idle_seconds'],
+    ['node: { prewarmed: { max_count: 1 } }', 'schema_violation', 'node.prewarmed'],
+    ['node: { prewarmed: 2 }', 'schema_violation', 'node.prewarmed'],
+    ['node: { background_stops: { max_count: 10001 } }', 'schema_violation', 'node.background_stops.max_count'],
+    ['node: { background_stops: { max_mb: -1 } }', 'schema_violation', 'node.background_stops.max_mb'],
+    ['node: { background_stops: { count: 1 } }', 'schema_violation', 'node.background_stops'],
+    ['node: { reused_runtimes: { max_count: -1 } }', 'schema_violation', 'node.reused_runtimes.max_count'],
+    ['node: { reused_runtimes: { max_mb: null } }', 'schema_violation', 'node.reused_runtimes.max_mb'],
+    ['node: { reused_runtimes: { idle_seconds: 86401 } }', 'schema_violation', 'node.reused_runtimes.idle_seconds'],
+    ['node: { reused_runtimes: { max_uses: 1 } }', 'schema_violation', 'node.reused_runtimes'],
   ])('refuses `%s` as %s', async (text, code, path) => {
     await expect(settings(text)).rejects.toMatchObject({ code, message: expect.stringContaining(path) });
   });

@@ -5,7 +5,10 @@ import type { Evaluator } from '../../src/evaluators/evaluator.ts';
 import type { PostRunHook } from '../../src/evaluators/post-run-hook.ts';
 import { StagePools } from '../../src/gateway/node/stage-pools.ts';
 import { Attempt } from '../../src/gateway/session/attempt.ts';
+import { PrewarmedRuntimes } from '../../src/gateway/session/prewarmed-runtimes.ts';
+import { ReusedRuntimes } from '../../src/gateway/session/reused-runtimes.ts';
 import { Sandboxes, StartLimits } from '../../src/gateway/session/sandbox.ts';
+import { SandboxStops } from '../../src/gateway/session/sandbox-stops.ts';
 import type { RunnerDeps } from '../../src/gateway/session/session-runner.ts';
 import { shellHarness } from '../../src/harnesses/shell.ts';
 import { silentLogger } from '../../src/observe/log.ts';
@@ -178,6 +181,7 @@ export function bench(parts: BenchParts = {}): Bench {
                 limits: null,
                 networks: [],
                 snapshots: NO_SNAPSHOTS,
+                separatesCommands: true,
                 privileges: 'any',
               },
             }),
@@ -194,6 +198,18 @@ export function bench(parts: BenchParts = {}): Bench {
       startLimits: new StartLimits(parts.startLimit === undefined ? {} : { local: parts.startLimit }),
     }),
     uploadRoots: [],
+    prewarmed: new PrewarmedRuntimes({
+      ...{ clock, log: silentLogger, count: 0, maxMb: 0, idleMs: 0 },
+      sockets: { pathOf: (name) => `/tmp/${name}`, createDirectory: async () => {}, removeDirectory: async () => {} },
+      sandboxes: { awaitPermit: () => refuse(), start: () => refuse() },
+      openEgress: async () => null,
+    }),
+    stops: new SandboxStops({ maxCount: 0, maxMb: 0 }),
+    reused: new ReusedRuntimes({
+      ...{ clock, log: silentLogger, maxCount: 2, maxMb: 100_000, idleMs: 60_000 },
+      sockets: { pathOf: (name) => `/tmp/${name}`, createDirectory: async () => {}, removeDirectory: async () => {} },
+      openEgress: async () => null,
+    }),
   } satisfies RunnerDeps;
   return { attempt, deps, clock, alive };
 }

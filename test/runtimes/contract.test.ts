@@ -123,6 +123,17 @@ describe.each(runtimeBackendSchema.options)('the %s runtime', (backend) => {
       expect(await processesMentioning(detached)).toEqual([]);
     });
 
+    it('does not report the output of a service as activity', async () => {
+      let count = 0;
+      const watched = await start(backend, {}, { onActivity: () => count++ });
+      await watched.exec({ command: 'echo out', isService: true }, never);
+      // The start and the end of each command count.
+      expect(count).toBe(2);
+      await watched.exec({ command: 'echo out' }, never);
+      expect(count).toBe(5);
+      await watched.stop();
+    });
+
     it('kills every process when the signal aborts and rejects with its reason', async () => {
       const seconds = uniqueSeconds();
       const controller = new AbortController();

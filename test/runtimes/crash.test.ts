@@ -9,7 +9,7 @@ import { sleep, systemClock } from '../../src/core/clock.ts';
 import { endOwned } from '../../src/runtimes/processes/orphans.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
 import { describeIf } from '../skip.ts';
-import { bubblewrapMissing, processesMentioning, processesThatMount, uniqueSeconds, Workbench } from './workbench.ts';
+import { bubblewrapMissing, processesThatMount, uniqueSeconds, untilNone, untilSome, Workbench } from './workbench.ts';
 
 const problem = await bubblewrapMissing();
 
@@ -44,16 +44,6 @@ async function startGateway(stateDir: string, backend: RuntimeBackend, seconds: 
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
   return { child, helperPid: Number(line) };
-}
-
-/** Resolves when no process has the text in its command line. Rejects when `signal` aborts, which is when the test times out. */
-async function untilNone(text: string, signal: AbortSignal): Promise<void> {
-  while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
-}
-
-/** Resolves when a process has the text in its command line. Rejects when `signal` aborts, which is when the test times out. */
-async function untilSome(text: string, signal: AbortSignal): Promise<void> {
-  while ((await processesMentioning(text)).length === 0) await sleep(systemClock, 5, signal);
 }
 
 /** Kills a gateway's spawn helper if a failed test has left it running. */

@@ -1,7 +1,7 @@
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { systemClock } from '../../src/core/clock.ts';
+import { sleep, systemClock } from '../../src/core/clock.ts';
 import { parseAs } from '../../src/core/parse.ts';
 import { createRuntimeProviders, type RuntimeProviderOptions } from '../../src/runtimes/providers.ts';
 import type { Runtime, RuntimeProvider, StartRequest } from '../../src/runtimes/runtime.ts';
@@ -97,6 +97,16 @@ export async function processesMentioning(text: string): Promise<string[]> {
     if (line.includes(text)) found.push(`${name} ${line.replaceAll('\0', ' ')}`);
   }
   return found;
+}
+
+/** Resolves when no process has the text in its command line. Rejects when `signal` aborts, which is when the test times out. */
+export async function untilNone(text: string, signal: AbortSignal): Promise<void> {
+  while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
+}
+
+/** Resolves when a process has the text in its command line. Rejects when `signal` aborts, which is when the test times out. */
+export async function untilSome(text: string, signal: AbortSignal): Promise<void> {
+  while ((await processesMentioning(text)).length === 0) await sleep(systemClock, 5, signal);
 }
 
 /** Returns the ids of the processes with a mount that has the text in its path. */

@@ -83,6 +83,35 @@ export const gatewayConfigSchema = z.strictObject({
     .describe(
       'most snapshots of prepared sandboxes that are kept for tasks with `runtime.share_prepared`, and their memory in MiB, in addition to that of sessions',
     ),
+  prewarmed: z
+    .strictObject({
+      count: z.int().min(0).max(10_000).default(0),
+      max_mb: z.int().min(0).default(16_384),
+      idle_seconds: z.number().gt(0).max(86_400).default(600),
+    })
+    .prefault({})
+    .describe(
+      'number of sandboxes that are kept started, for each `runtime` of recent sessions, the sum of their memory limits in MiB, in addition to that of sessions, and the time after which they are ended when no such session has started',
+    ),
+  background_stops: z
+    .strictObject({
+      max_count: z.int().min(0).max(10_000).default(4),
+      max_mb: z.int().min(0).default(16_384),
+    })
+    .prefault({})
+    .describe(
+      'most sessions whose results are delivered before their sandboxes have ended, and the sum of the memory limits of these sandboxes in MiB, in addition to that of sessions',
+    ),
+  reused_runtimes: z
+    .strictObject({
+      max_count: z.int().min(0).max(10_000).default(4),
+      max_mb: z.int().min(0).default(16_384),
+      idle_seconds: z.number().gt(0).max(86_400).default(600),
+    })
+    .prefault({})
+    .describe(
+      'most sandboxes of tasks with `runtime.reuse` that are kept while no session uses them, the sum of their memory limits in MiB, in addition to that of sessions, and the time after which an unused one is ended',
+    ),
   engines: z
     .array(engineSpecSchema)
     .default([])

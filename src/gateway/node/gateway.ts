@@ -22,13 +22,18 @@ import { HELPER_NAME, labelOf, type Owner } from '../../runtimes/processes/owner
 import { createRuntimeProviders } from '../../runtimes/providers.ts';
 import { createSpawner } from '../../runtimes/spawn/client.ts';
 import { nodeImages } from '../../sandbox-images/node-images.ts';
+import { openSessionEgress } from '../egress/session-egress.ts';
 import { AttemptRecords } from '../recovery/attempt-records.ts';
 import { Recovery } from '../recovery/recovery.ts';
 import { openStateDir, type ReapedCounts } from '../recovery/state-dir.ts';
 import { PreparedSnapshots } from '../session/prepared-snapshots.ts';
+import { PrewarmedRuntimes } from '../session/prewarmed-runtimes.ts';
 import { proxySocketsIn } from '../session/proxy-sockets.ts';
+import { type ReusedOptions, ReusedRuntimes } from '../session/reused-runtimes.ts';
 import { Sandboxes, StartLimits } from '../session/sandbox.ts';
-import { runSession, sandboxNames } from '../session/session-runner.ts';
+import { SandboxStops } from '../session/sandbox-stops.ts';
+import { runSession } from '../session/session-runner.ts';
+import { sandboxNames } from '../session/session-sandboxes.ts';
 import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
 import { DiskWatch } from './disk-watch.ts';
@@ -154,6 +159,28 @@ async function assemble(
     startLimits: new StartLimits(config.start_limits),
     observer: { clock, started: calls.recordStart, killed: calls.recordKill },
   });
+  const sockets = proxySocketsIn(state.sockets);
+  const openEgress: ReusedOptions['openEgress'] = (spec, socketPath) =>
+    openSessionEgress(spec, config.egress_hosts, { socketPath, log, names: {} });
+  const prewarmed = new PrewarmedRuntimes({
+    ...{ clock, log, sockets, sandboxes, openEgress },
+    count: config.prewarmed.count,
+    maxMb: config.prewarmed.max_mb,
+    idleMs: config.prewarmed.idle_seconds * 1000,
+    onTake: calls.recordPrewarmed,
+  });
+  cleanups.push(() => prewarmed.close());
+  const reused = new ReusedRuntimes({
+    ...{ clock, log, sockets, openEgress },
+    maxCount: config.reused_runtimes.max_count,
+    maxMb: config.reused_runtimes.max_mb,
+    idleMs: config.reused_runtimes.idle_seconds * 1000,
+    onEvent: calls.recordReuse,
+  });
+  cleanups.push(() => reused.close());
+  const { background_stops } = config;
+  const stops = new SandboxStops({ maxCount: background_stops.max_count, maxMb: background_stops.max_mb });
+  cleanups.push(() => stops.close());
   for (const { problem, remedy } of await sandboxes.weaknesses()) log.warn({ remedy }, problem);
   const pools = new StagePools(config.pools, config.dispatch_policy);
   const harnesses = harnessRegistry();
@@ -213,6 +240,9 @@ async function assemble(
         awaitsEngine: (sessionId) => engines.isWaiting(sessionId),
         stallSeconds: config.stall_seconds,
         sandboxes,
+        prewarmed,
+        reused,
+        stops,
         nodeId: config.node_id,
         clock,
         log,
@@ -224,7 +254,7 @@ async function assemble(
         builders,
         hooks,
         engines,
-        sockets: proxySocketsIn(state.sockets),
+        sockets,
         egressHosts: config.egress_hosts,
         uploadRoots: config.upload_roots,
       }),
@@ -264,7 +294,14 @@ async function assemble(
     log,
     owner,
     sessionsDir: state.sessions,
-    expectedNames: () => new Set([...agent.live().flatMap(sandboxNames), ...prepared.sandboxes]),
+    expectedNames: () =>
+      new Set([
+        ...agent.live().flatMap(sandboxNames),
+        ...prepared.sandboxes,
+        ...reused.sandboxes,
+        ...stops.sandboxes,
+        ...prewarmed.sandboxes,
+      ]),
     onLeaked: (count) => metrics.leaked.inc({ when: 'running' }, count),
   });
   janitor.start();
@@ -286,7 +323,7 @@ async function assemble(
     proxyOrigin: proxy.origin,
     takenOver: agent.takenOver,
     recovered: () => recovery.done,
-    drain: () => agent.drain(),
+    drain: async () => void (await Promise.all([agent.drain(), reused.drain(), prewarmed.drain()])),
     close,
   };
 }

@@ -7,6 +7,7 @@ import type { Evaluation } from '../../evaluators/evaluator.ts';
 import type {
   AgentReport,
   Lease,
+  RuntimeReport,
   RuntimeSpec,
   SessionProgress,
   SessionStatus,
@@ -42,6 +43,8 @@ export class Attempt {
   /** The first failure of the attempt, which decides its outcome; `null` when it has none. */
   failure: Failure | null = null;
   agent: AgentReport | null = null;
+  /** How the sandbox of the agent was used; `null` when the task does not reuse sandboxes, and before the sandbox has started. */
+  runtime: RuntimeReport | null = null;
   /** The evaluations of the task's steps up to now. */
   readonly steps: { readonly name: string; readonly evaluation: Evaluation }[] = [];
   /** Counts of the audit that compares sampled with trained tokens, per engine; empty until the trajectory is built. */

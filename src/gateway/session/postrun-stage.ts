@@ -271,6 +271,7 @@ function summaryOf(
     agent: attempt.agent,
     artifacts: artifactsReport(input.artifacts),
     egress: input.egress,
+    runtime: attempt.runtime,
     node_id: input.nodeId,
     error: attempt.failure?.error ?? null,
     metadata: lease.task.metadata,

@@ -1,28 +1,21 @@
 import type { DeliveredResult } from '../../client/node-api.ts';
-import { linkAbort, onAbort } from '../../core/abort.ts';
+import { linkAbort, onAbort, raceAbort } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
-import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import { evalRuntimeSpec } from '../../core/eval-runtime.ts';
 import { newSessionKey } from '../../core/ids.ts';
 import type { Span } from '../../core/tracing.ts';
 import { callRulesOf } from '../../dialects/call-kinds/label.ts';
-import { usesFreshRuntime } from '../../evaluators/evaluator.ts';
 import type { PostRunHook } from '../../evaluators/post-run-hook.ts';
-import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
 import { isBelowMinimum } from '../../evaluators/steps.ts';
 import type { HarnessAdapter } from '../../harnesses/harness.ts';
-import type { Logger } from '../../observe/log.ts';
 import type { ModelProxy } from '../../proxy/http/proxy.ts';
-import type { ProxySession } from '../../proxy/session/session.ts';
+import type { ProxySession, ProxySessionSpec } from '../../proxy/session/session.ts';
 import type { Collected } from '../../runtimes/collect.ts';
 import { egressEnvironment } from '../../runtimes/environment.ts';
 import { runPrepare } from '../../runtimes/prepare.ts';
-import type { Runtime, StartRequest } from '../../runtimes/runtime.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
 import type { Lease, Skill, TaskStep } from '../../schema/index.ts';
 import type { BuilderRegistry } from '../../tokens/builders/registry.ts';
-import type { HostPatterns } from '../egress/rules.ts';
-import { openSessionEgress, type SessionEgress } from '../egress/session-egress.ts';
 import type { StagePools } from '../node/stage-pools.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
 import type { Attempt } from './attempt.ts';
@@ -36,24 +29,16 @@ import {
   encodeResult,
   evaluate,
   evaluateStep,
-  type FreshRuntime,
   type PostrunInput,
   runHooks,
   type StallGuard,
   undropped,
 } from './postrun-stage.ts';
-import type { ProxySockets } from './proxy-sockets.ts';
-import type { Sandboxes } from './sandbox.ts';
+import { type SandboxDeps, SessionSandboxes } from './session-sandboxes.ts';
 import { loadSkills } from './skill-folder.ts';
 import { withStallWatch } from './stall-watch.ts';
 
-/**
- * Maximum time to wait for the end of the sandbox. After this time the session ends without the end of the sandbox, because a failing disk
- * must not keep the session from ending.
- */
-const TEARDOWN_MS = 30_000;
-
-export type RunnerDeps = {
+export type RunnerDeps = SandboxDeps & {
   /** Records on disk that the attempt has started. Rejects with `store_unavailable` when the disk refuses the write. */
   readonly recordStart: (lease: Lease) => Promise<void>;
   /** Throws when the attempt has lost its lease. Called before the proxy accepts a model call of the attempt. */
@@ -62,10 +47,7 @@ export type RunnerDeps = {
   readonly awaitsEngine: (sessionId: string) => boolean;
   /** Maximum time that a stage may make no progress, in seconds, for tasks that set no limit of their own; `null` for no limit. */
   readonly stallSeconds: number | null;
-  readonly sandboxes: Sandboxes;
   readonly nodeId: string;
-  readonly clock: Clock;
-  readonly log: Logger;
   readonly pools: StagePools;
   readonly proxy: ModelProxy;
   readonly harnesses: ReadonlyMap<string, HarnessAdapter>;
@@ -74,39 +56,18 @@ export type RunnerDeps = {
    * when the harness is not installed.
    */
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
-  readonly evaluators: EvaluatorRegistry;
   readonly builders: BuilderRegistry;
   /** The operator's hooks, in the order in which they run after the evaluation. */
   readonly hooks: readonly PostRunHook[];
   readonly engines: Decoder;
-  readonly sockets: ProxySockets;
-  /** Hosts that the operator lets sandboxes reach; `null` for all hosts of the Internet. */
-  readonly egressHosts: HostPatterns | null;
   /** Directories of the host. Every host path in a task must be inside one of them. */
   readonly uploadRoots: readonly string[];
 };
 
-/** Returns the names of the sandboxes that an attempt has started or is starting. */
-export function sandboxNames({ lease, freshRuntimeCount }: Attempt): string[] {
-  return [
-    agentSandbox(lease),
-    ...Array.from({ length: freshRuntimeCount }, (_, index) => evalSandbox(lease, index + 1)),
-  ];
-}
-
-function agentSandbox({ session_id, attempt }: Lease): string {
-  return `${session_id}-${attempt}-agent`;
-}
-
-/** Returns the name of the fresh runtime with this number, which starts at 1. */
-function evalSandbox({ session_id, attempt }: Lease, number: number): string {
-  return `${session_id}-${attempt}-eval${number === 1 ? '' : number}`;
-}
-
 /**
  * Runs one attempt through the stages INIT, READY, RUNNING and POSTRUN. Resolves with its result, or with its partial result when it lost
- * its lease after model calls; `null` when there is nothing to deliver. Never rejects. When the promise settles, every process that the
- * attempt started has ended, or {@link TEARDOWN_MS} have passed.
+ * its lease after model calls; `null` when there is nothing to deliver. Never rejects. When the promise settles, all commands that the attempt
+ * started have ended, and its sandboxes have, too, unless {@link SandboxStops} lets them end later, or they do not end in time.
  */
 export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<DeliveredResult | null> {
   const run = new SessionRun(attempt, deps);
@@ -124,17 +85,10 @@ class SessionRun {
   private readonly attempt: Attempt;
   private readonly deps: RunnerDeps;
   private readonly key = newSessionKey();
-  private readonly socketPath: string;
-  /** Path of the socket of the egress proxy, which exists only for some networks. */
-  private readonly egressPath: string;
-  private runtime: Runtime | null = null;
-  private fresh: FreshRuntime | null = null;
-  /** Aborted when the session ends, to stop the start of the second sandbox, in which the evaluator runs. */
-  private readonly ended = new AbortController();
+  private readonly sandboxes: SessionSandboxes;
   /** Aborted to end the agent when it has used up its model turns or the maximum size of its record. */
   private readonly callsUsedUp = new AbortController();
   private session: ProxySession | null = null;
-  private egress: SessionEgress | null = null;
   private leaveInit: () => void = () => {};
   private releaseRun: (() => void) | null = null;
   private adapter: HarnessAdapter | null = null;
@@ -145,9 +99,7 @@ class SessionRun {
   constructor(attempt: Attempt, deps: RunnerDeps) {
     this.attempt = attempt;
     this.deps = deps;
-    const name = `${attempt.id.slice(-12)}-${attempt.lease.attempt}`;
-    this.socketPath = deps.sockets.pathOf(name);
-    this.egressPath = deps.sockets.pathOf(`${name}-e`);
+    this.sandboxes = new SessionSandboxes(attempt, deps);
   }
 
   /** Starts the sandbox. Resolves with false when it could not be started, which ends the attempt as failed. */
@@ -168,10 +120,7 @@ class SessionRun {
               await this.findHarness();
               this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
               await deps.recordStart(attempt.lease);
-              await deps.sockets.createDirectory(this.socketPath);
-              this.egress = await this.openEgress();
-              const request = this.startRequest('agent');
-              this.runtime = await deps.sandboxes.start(request, attempt.spec.prepare, permit, signal);
+              await this.sandboxes.start(this.installDir, permit, signal);
             }),
           ),
         )
@@ -197,15 +146,15 @@ class SessionRun {
   async agent(): Promise<void> {
     const { attempt } = this;
     attempt.enter('RUNNING');
-    if (this.usesFreshRuntime()) this.fresh = this.startFreshRuntime();
+    this.sandboxes.startFresh();
     await this.runStage('agent', () =>
       attempt.measure('running_ms', async (span) => {
-        const session = await this.openProxySession(span);
+        const { steps, instruction, budgets } = attempt.lease.task;
+        const session = await this.within(budgets.agent, (signal) => this.openProxySession(span, signal));
         this.session = session;
         // If the session is stopped, its proxy session is closed before the sandbox has ended, so that no engine continues to sample for it.
         const release = onAbort(attempt.signal, () => void session.close().catch(() => undefined));
         try {
-          const { steps, instruction, budgets } = attempt.lease.task;
           if (steps.length === 0)
             await this.runOnce({ instruction, agent_seconds: budgets.agent, prepare: [] }, session);
           else await this.runSteps(steps, session);
@@ -225,14 +174,12 @@ class SessionRun {
   ): Promise<void> {
     const { attempt, deps } = this;
     const runtime = this.requireRuntime();
-    const within = (limit: number | undefined, work: (signal: AbortSignal) => Promise<void>): Promise<void> =>
-      attempt.timer.run('agent', toMs(limit), attempt.signal, (budget) => this.guardStall('agent', budget, work));
     if (prepare.length > 0) {
-      await within(attempt.lease.task.budgets.init, (signal) =>
+      await this.within(attempt.lease.task.budgets.init, (signal) =>
         runPrepare(runtime, prepare, { uploadRoots: deps.uploadRoots }, signal).catch(this.blameAgent),
       );
     }
-    await within(agent_seconds, async (signal) => {
+    await this.within(agent_seconds, async (signal) => {
       const run = linkAbort(signal, this.callsUsedUp.signal);
       try {
         await runAgent(attempt, runtime, this.agentRun(instruction, session), run.signal);
@@ -240,6 +187,12 @@ class SessionRun {
         run.release();
       }
     });
+  }
+
+  /** Runs a part of the agent stage, which has a limit in seconds; `undefined` for that of the session alone. */
+  private within<T>(limit: number | undefined, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const { attempt } = this;
+    return attempt.timer.run('agent', toMs(limit), attempt.signal, (budget) => this.guardStall('agent', budget, work));
   }
 
   /** Rethrows the error of a prepare action. The agent of an earlier step can have caused it. */
@@ -292,38 +245,11 @@ class SessionRun {
     }
   }
 
-  /** Ends the proxy session and the sandboxes concurrently, even if some fail to end. Resolves after {@link TEARDOWN_MS} at the latest. */
+  /** Ends the proxy session and the sandboxes, even if some fail to end, in a limited time: see {@link SessionSandboxes.end}. */
   async tearDown(): Promise<void> {
-    const { attempt, deps } = this;
     this.leaveInit();
     this.releaseRun?.();
-    this.ended.abort(new FloeError('cancelled', `session ${attempt.id} has ended`));
-    const fresh = this.fresh?.ready.then(
-      (runtime) => runtime.stop(),
-      () => undefined,
-    );
-    const settled = new AbortController();
-    const removed = Promise.resolve(this.session?.close()).finally(() => deps.sockets.removeDirectory(this.socketPath));
-    const egressEnded = this.egress?.close().finally(() => deps.sockets.removeDirectory(this.egressPath));
-    const all = Promise.allSettled([removed, this.runtime?.stop(), fresh, egressEnded]).then((ended) => {
-      settled.abort();
-      for (const end of ended) {
-        if (end.status === 'fulfilled') continue;
-        deps.log.error(
-          { ...attempt.names, error: asFloeError(end.reason).message },
-          'a part of the session failed to end cleanly',
-        );
-      }
-    });
-    const late = sleep(deps.clock, TEARDOWN_MS, settled.signal).then(
-      () =>
-        deps.log.error(
-          { ...attempt.names },
-          'the sandbox has not ended in time; the session ends without waiting for it',
-        ),
-      () => undefined,
-    );
-    await Promise.race([all, late]);
+    await this.sandboxes.end(Promise.resolve(this.session?.close()));
   }
 
   /**
@@ -386,7 +312,7 @@ class SessionRun {
       );
       if (this.isStopped()) return null;
       // Artifacts are packed after the evaluation, so that packing a large file tree does not reduce the time for grading.
-      this.artifacts = await collectArtifacts(attempt, this.runtime);
+      this.artifacts = await collectArtifacts(attempt, this.sandboxes.agent);
       if (this.isStopped()) return null;
       return attempt.measure(
         'build_ms',
@@ -400,13 +326,13 @@ class SessionRun {
     const { attempt, deps } = this;
     const strategy = attempt.lease.task.evaluator?.strategy;
     return {
-      runtime: this.runtime,
-      freshRuntime: this.fresh,
-      renewFreshRuntime: () => this.renewFreshRuntime(),
+      runtime: this.sandboxes.agent,
+      freshRuntime: this.sandboxes.fresh,
+      renewFreshRuntime: () => this.sandboxes.renewFresh(),
       evaluator: strategy === undefined ? null : deps.evaluators.get(strategy),
       completions: this.session?.completions() ?? [],
       artifacts: this.artifacts,
-      egress: this.egress?.report() ?? null,
+      egress: this.sandboxes.egress?.report() ?? null,
       builders: deps.builders,
       engines: deps.engines,
       nodeId: deps.nodeId,
@@ -439,34 +365,6 @@ class SessionRun {
     this.installDir = adapter.inImage(agent) ? null : await this.deps.harnessInstallDir(adapter);
   }
 
-  private async openEgress(): Promise<SessionEgress | null> {
-    const { attempt, deps } = this;
-    const { network } = attempt.spec;
-    if (network !== 'proxy' && network !== 'allowlist') return null;
-    await deps.sockets.createDirectory(this.egressPath);
-    const { log } = deps;
-    return openSessionEgress(attempt.spec, deps.egressHosts, {
-      socketPath: this.egressPath,
-      log,
-      names: attempt.names,
-    });
-  }
-
-  private startRequest(purpose: 'agent' | 'eval'): StartRequest {
-    const { attempt, deps } = this;
-    const forAgent = purpose === 'agent';
-    return {
-      name: forAgent ? agentSandbox(attempt.lease) : evalSandbox(attempt.lease, attempt.freshRuntimeCount),
-      spec: forAgent ? attempt.spec : evalRuntimeSpec(attempt.spec),
-      proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
-      egressSocket: this.egress?.socketPath ?? null,
-      // The harness is mounted at its path on the host, because the keys of Node's compile cache contain the path.
-      readOnlyMounts:
-        forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: this.installDir }] : [],
-      onActivity: attempt.recordProgress,
-    };
-  }
-
   private agentRun(instruction: string, session: ProxySession): AgentRun {
     const { adapter } = this;
     if (adapter === null) throw new FloeError('internal', `session ${this.attempt.id} runs without a harness`);
@@ -478,25 +376,47 @@ class SessionRun {
       skills: this.skills,
       key: this.key,
       session,
-      egressEnv: this.egress === null ? {} : egressEnvironment(),
+      egressEnv: this.sandboxes.egress === null ? {} : egressEnvironment(),
     };
   }
 
   private requireRuntime(): Runtime {
-    if (this.runtime === null) throw new FloeError('internal', `session ${this.attempt.id} has no runtime`);
-    return this.runtime;
+    const { agent } = this.sandboxes;
+    if (agent === null) throw new FloeError('internal', `session ${this.attempt.id} has no runtime`);
+    return agent;
   }
 
-  private openProxySession(span: Span): Promise<ProxySession> {
+  /**
+   * Opens the proxy session. Rejects with the reason of `signal`, but with `setup_failed` when a time limit has passed, because the agent has
+   * not run. A proxy session that opens after that is closed.
+   */
+  private async openProxySession(span: Span, signal: AbortSignal): Promise<ProxySession> {
+    const opening = this.deps.proxy.open(this.proxySessionSpec(span));
+    try {
+      return await raceAbort(opening, signal);
+    } catch (thrown) {
+      opening.then((session) => session.close()).catch(() => undefined);
+      const error = asFloeError(thrown);
+      if (error.code !== 'deadline_exceeded') throw thrown;
+      throw new FloeError(
+        'setup_failed',
+        `the proxy of the session did not open: ${error.message}`,
+        error.details,
+        error,
+      );
+    }
+  }
+
+  private proxySessionSpec(span: Span): ProxySessionSpec {
     const { attempt, deps } = this;
     const { lease } = attempt;
     const { agent } = lease.task;
-    return deps.proxy.open({
+    return {
       sessionId: lease.session_id,
       attempt: lease.attempt,
       sampleIndex: lease.sample_index,
       key: this.key,
-      socketPath: this.requireRuntime().isolation === 'none' ? null : this.socketPath,
+      socketPath: this.requireRuntime().isolation === 'none' ? null : this.sandboxes.proxySocketPath,
       modelName: agent.model_name,
       modelAliases: agent.model_aliases,
       callRules: callRulesOf(agent),
@@ -517,39 +437,7 @@ class SessionRun {
       onActivity: attempt.recordProgress,
       span,
       admit: () => deps.assertLease(attempt),
-    });
-  }
-
-  private usesFreshRuntime(): boolean {
-    const { evaluator } = this.attempt.lease.task;
-    return evaluator !== null && usesFreshRuntime(evaluator, this.deps.evaluators.get(evaluator.strategy));
-  }
-
-  /**
-   * Starts the second sandbox, for the evaluator. The first one is started while the agent runs, so that grading does not wait for it. If the
-   * start fails, the promise `ready` rejects.
-   */
-  private startFreshRuntime(): FreshRuntime {
-    const { attempt, deps } = this;
-    attempt.freshRuntimeCount += 1;
-    const request = this.startRequest('eval');
-    const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
-    const signal = AbortSignal.any([attempt.signal, this.ended.signal]);
-    const permit = deps.sandboxes.awaitPermit(request.spec, signal);
-    const ready = permit.then((granted) => deps.sandboxes.start(request, prepare, granted, signal));
-    ready.catch(() => undefined);
-    const permitted = permit.then(
-      () => undefined,
-      () => undefined,
-    );
-    return { permitted, ready };
-  }
-
-  /** Stops the second sandbox, so that two of them never take memory at the same time, and starts another one in its place. */
-  private async renewFreshRuntime(): Promise<Runtime> {
-    await (await this.fresh?.ready)?.stop();
-    this.fresh = this.startFreshRuntime();
-    return this.fresh.ready;
+    };
   }
 }
 

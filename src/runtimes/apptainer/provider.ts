@@ -140,6 +140,7 @@ export class ApptainerProvider implements RuntimeProvider {
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
         snapshots: { method: 'copy', files: 'workdir' },
+        separatesCommands: false,
         privileges: 'not_root',
       },
     };

@@ -1,8 +1,9 @@
+import { createReadStream } from 'node:fs';
 import { chmod, type FileHandle, open, rm } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
 import { basename, dirname } from 'node:path';
 import { z } from 'zod';
-import { onAbort } from '../../core/abort.ts';
+import { raceAbort } from '../../core/abort.ts';
 import { KIB, MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import { RemoteChildren } from '../spawn/remote-children.ts';
@@ -178,11 +179,15 @@ export class BoxConnection {
   ): Promise<void> {
     this.refuseClosed();
     const id = this.nextId++;
+    // Waiting begins with the first message, because the connection can end before the last one.
+    const answer = answerTo(this.files, id);
     await this.send({ type: 'create_file', id, path, mode, owner });
     try {
-      for await (const part of content) await this.send({ type: 'append', id }, part);
+      for await (const part of content) {
+        this.refuseClosed();
+        await this.send({ type: 'append', id }, part);
+      }
     } finally {
-      const answer = answerTo(this.files, id);
       await this.send({ type: 'close_file', id });
       requireDone(await answer, path);
     }
@@ -283,6 +288,11 @@ function lostError(why: string): FloeError {
   });
 }
 
+/** Reads a file of the host in parts. It is opened when the first part is requested, and closed when no more are. */
+export async function* partsOfFile(path: string): AsyncGenerator<Buffer> {
+  yield* createReadStream(path, { highWaterMark: MIB });
+}
+
 /** Throws `runtime_failed` unless the request about the file `path` was performed. */
 export function requireDone({ reply }: FileAnswer, path: string): void {
   if (reply.type === 'file_done') return;
@@ -300,24 +310,22 @@ export class BoxListener {
   private readonly server: Server;
   private readonly socketPath: string;
   private readonly directory: FileHandle | null;
-  /** The first connection, once its box server is ready. The box server can connect before anything waits for it. */
-  private readonly connected: Promise<BoxConnection>;
+  private readonly ready: Promise<BoxConnection>;
+  /** The connection of the box server until {@link accept} returns it. */
+  private pending: BoxConnection | null = null;
 
   /** `directory` is the directory of the socket, if the socket's address contains its descriptor. */
   private constructor(server: Server, socketPath: string, directory: FileHandle | null, maxBodyBytes: number) {
     this.server = server;
     this.socketPath = socketPath;
     this.directory = directory;
-    this.connected = new Promise((resolve) => {
-      let isFirst = true;
-      server.on('connection', (socket) => {
-        if (!isFirst) {
-          socket.destroy();
-          return;
-        }
-        isFirst = false;
+    // The box server can connect before its sandbox is reported as started, and so before the call of `accept`.
+    this.ready = new Promise((resolve) => {
+      server.once('connection', (socket) => {
+        server.on('connection', (other) => other.destroy());
         server.close();
         const connection = new BoxConnection(socket, maxBodyBytes, () => resolve(connection));
+        this.pending = connection;
       });
     });
   }
@@ -351,19 +359,18 @@ export class BoxListener {
    * is ready. No other connection is accepted. Rejects with the reason of `signal`, or with the error with which `failed` rejects.
    */
   async accept(failed: Promise<never>, signal: AbortSignal): Promise<BoxConnection> {
-    let release = (): void => {};
-    const aborted = new Promise<never>((_resolve, reject) => {
-      release = onAbort(signal, () => reject(signal.reason));
-    });
     try {
-      return await Promise.race([this.connected, failed, aborted]);
+      const connection = await raceAbort(Promise.race([this.ready, failed]), signal);
+      this.pending = null;
+      return connection;
     } finally {
-      release();
       await this.close();
     }
   }
 
+  /** Stops listening. Closes a connection that {@link accept} has not returned. */
   async close(): Promise<void> {
+    this.pending?.close();
     // Closing the server removes the socket at its address, so the descriptor in the address is closed afterwards.
     this.server.close();
     await this.directory?.close();

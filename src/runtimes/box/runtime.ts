@@ -1,4 +1,3 @@
-import { createReadStream } from 'node:fs';
 import { readdir, readlink, stat } from 'node:fs/promises';
 import { join, posix } from 'node:path';
 import { onAbort, raceAbort } from '../../core/abort.ts';
@@ -13,7 +12,7 @@ import { argvOf, execResult, type SandboxParts, SandboxRuntime } from '../sandbo
 import type { SpawnedProcess, SpawnResult } from '../spawn/spawner.ts';
 import type { RuntimeTools } from '../tools.ts';
 import { DEFAULT_FILE_MODE } from '../transfer.ts';
-import { type BoxConnection, requireDone } from './connection.ts';
+import { type BoxConnection, partsOfFile, requireDone } from './connection.ts';
 import type { FileOwner } from './messages.ts';
 import { BoxSnapshot, packWorkdir, type SnapshotBox, snapshotDir, unpackWorkdir } from './snapshot.ts';
 import { BoxToolClient } from './tool-client.ts';
@@ -64,6 +63,7 @@ type BoxCommand = {
   readonly cwd: string;
   readonly env: Readonly<Record<string, string>>;
   readonly stdin?: Buffer | string | undefined;
+  readonly isService?: ExecRequest['isService'];
   /** Memory in bytes and number of tasks that the command may use in addition to the limits of the task. */
   readonly extra?: { readonly bytes: number; readonly tasks: number };
 };
@@ -234,7 +234,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   private asSnapshotBox(signal: AbortSignal): SnapshotBox {
     const { name } = this;
     const exec = (request: ExecRequest): Promise<ExecResult> => this.execNow(null, request, signal);
-    return { name, workdir: this.paths.workdir, connection: this.parts.connection, exec };
+    return { name, workdir: this.paths.workdir, connection: this.parts.connection, exec, signal };
   }
 
   private async execNow(owner: FileOwner, request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
@@ -250,7 +250,8 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     if (reply.type !== 'file_done') {
       throw new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
     }
-    const ended = await this.run(owner, { argv, cwd, env, stdin: request.stdin }, signal);
+    const { stdin, isService } = request;
+    const ended = await this.run(owner, { argv, cwd, env, stdin, isService }, signal);
     const result = execResult(ended, clock.monotonicMs() - startedMs);
     return result.killedBy === null ? result : { ...result, exitCode: null, signal: 'SIGKILL' };
   }
@@ -265,7 +266,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   private run(owner: FileOwner, command: BoxCommand, signal: AbortSignal): Promise<SpawnResult> {
     const { connection, request } = this.parts;
     const { spec } = request;
-    const { argv, cwd, env, stdin, extra = { bytes: 0, tasks: 0 } } = command;
+    const { argv, cwd, env, stdin, isService = false, extra = { bytes: 0, tasks: 0 } } = command;
     const mark = `${this.name}:${this.nextCommand++}:${this.parts.token}`;
     return this.runCommand(null, signal, async () => {
       this.refuseEnded(signal);
@@ -282,11 +283,9 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
           taskCount: spec.max_processes + extra.tasks,
           sharedCgroups: this.parts.cgroupDirectories,
         },
-        onOutput: request.onActivity,
+        onOutput: isService ? undefined : request.onActivity,
       });
-      return started
-        .then((child) => this.awaitCommand(child, signal))
-        .catch((thrown) => this.endOfSandbox(thrown, signal));
+      return this.awaitCommand(started, signal).catch((thrown) => this.endOfSandbox(thrown, signal));
     });
   }
 
@@ -301,7 +300,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   private async uploadNow(owner: FileOwner, hostDir: string, target: string, signal: AbortSignal): Promise<void> {
     this.refuseEnded(signal);
     try {
-      await this.upload(owner, hostDir, this.resolve(target), signal);
+      await raceAbort(this.upload(owner, hostDir, this.resolve(target), signal), signal);
     } catch (cause) {
       signal.throwIfAborted();
       const why = (cause as Error).message;
@@ -361,14 +360,18 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     this.refuseStopped();
   }
 
-  /** Waits until a command has ended. Ends the whole sandbox when the box server does not end a killed command in time. */
-  private async awaitCommand(child: SpawnedProcess, signal: AbortSignal): Promise<SpawnResult> {
-    const { clock, end } = this.parts;
+  /**
+   * Waits until a command has started and ended. Ends the whole sandbox when the box server does not end an aborted command in time: it may be
+   * stopped before it has reported the start.
+   */
+  private async awaitCommand(started: Promise<SpawnedProcess>, signal: AbortSignal): Promise<SpawnResult> {
+    const { clock, end, connection } = this.parts;
     let cancel = (): void => {};
     const release = onAbort(signal, () => {
-      cancel = clock.schedule(KILL_MS, () => void end());
+      cancel = clock.schedule(KILL_MS, () => void end().finally(() => connection.close()));
     });
     try {
+      const child = await started;
       return await this.awaitEnd(child, child.done, signal);
     } finally {
       cancel();
@@ -399,7 +402,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
       if (entry.isDirectory()) await this.upload(owner, from, to, signal);
       else if (entry.isFile()) {
         const mode = (await stat(from)).mode & 0o777;
-        await connection.writeFile(to, { mode, owner }, createReadStream(from, { highWaterMark: MIB }));
+        await connection.writeFile(to, { mode, owner }, partsOfFile(from));
       } else if (entry.isSymbolicLink()) {
         const target = await readlink(from);
         requireDone(await connection.askFiles({ type: 'create_link', path: to, target, owner }), to);

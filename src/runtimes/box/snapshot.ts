@@ -1,16 +1,16 @@
 import { randomBytes } from 'node:crypto';
-import { createReadStream } from 'node:fs';
 import { mkdir, open, rm } from 'node:fs/promises';
 import { dirname, join, posix } from 'node:path';
+import { raceAbort } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import { releasedError } from '../command-turns.ts';
 import type { ExecRequest, ExecResult, RuntimeSnapshot } from '../runtime.ts';
-import { type BoxConnection, requireDone } from './connection.ts';
+import { type BoxConnection, partsOfFile, requireDone } from './connection.ts';
 
 /** Directory in the sandbox of the archive while it is sent. */
 const ARCHIVE_DIR = '/tmp';
-/** Number of bytes of the archive that are read at once. */
+/** Number of bytes of the archive that are read at once from a sandbox. */
 const PART_BYTES = MIB;
 /** Maximum number of characters of a failed command's error output that the error message quotes. */
 const STDERR_CHARS = 500;
@@ -36,6 +36,8 @@ export type SnapshotBox = {
   readonly connection: BoxConnection;
   /** Runs a command in the sandbox. */
   readonly exec: (request: ExecRequest) => Promise<ExecResult>;
+  /** Aborted to stop the work. A box server that an agent has stopped answers nothing. */
+  readonly signal: AbortSignal;
 };
 
 /** An archive on the host with the files of a workdir. */
@@ -67,7 +69,7 @@ export class BoxSnapshot implements RuntimeSnapshot {
 
 /**
  * Copies the files of a workdir to an archive in the directory `dir` of the host. Returns the path of the archive and its size. Rejects with
- * `runtime_failed`, also when the archive is larger than `maxBytes`, and leaves no archive then.
+ * `runtime_failed`, also when the archive is larger than `maxBytes`, or with the reason of the signal, and leaves no archive then.
  */
 export async function packWorkdir(
   box: SnapshotBox,
@@ -78,8 +80,9 @@ export async function packWorkdir(
   const path = join(dir, `${box.name}-${randomBytes(9).toString('hex')}.tar`);
   await mkdir(dir, { recursive: true, mode: 0o700 });
   try {
-    const { connection, workdir } = box;
-    requireDone(await connection.askFiles({ type: 'check_directory', path: workdir, owner: null }), workdir);
+    const { connection, workdir, signal } = box;
+    const found = connection.askFiles({ type: 'check_directory', path: workdir, owner: null });
+    requireDone(await raceAbort(found, signal), workdir);
     await runScript(box, PACK_SCRIPT, inside, 'pack its workdir');
     const handle = await open(path, 'wx', 0o600);
     let bytes = 0;
@@ -103,17 +106,16 @@ export async function packWorkdir(
   }
 }
 
-/** Replaces the files of a workdir by those of the archive `path` on the host. Rejects with `runtime_failed`. */
+/**
+ * Replaces the files of a workdir by those of the archive `path` on the host. Rejects with `runtime_failed`, or with the reason of the signal.
+ */
 export async function unpackWorkdir(box: SnapshotBox, path: string): Promise<void> {
   const inside = newArchivePath();
-  const { connection, workdir } = box;
+  const { connection, workdir, signal } = box;
   const parent = posix.dirname(workdir);
-  requireDone(await connection.askFiles({ type: 'create_directory', path: parent, mode: 0o755, owner: null }), parent);
-  await connection.writeFile(
-    inside,
-    { mode: 0o600, owner: null },
-    createReadStream(path, { highWaterMark: PART_BYTES }),
-  );
+  const created = connection.askFiles({ type: 'create_directory', path: parent, mode: 0o755, owner: null });
+  requireDone(await raceAbort(created, signal), parent);
+  await raceAbort(connection.writeFile(inside, { mode: 0o600, owner: null }, partsOfFile(path)), signal);
   await runScript(box, UNPACK_SCRIPT, inside, 'restore its workdir');
 }
 
@@ -126,8 +128,9 @@ function newArchivePath(): string {
   return `${ARCHIVE_DIR}/.floe-${randomBytes(9).toString('hex')}.tar`;
 }
 
-async function readPart({ connection }: SnapshotBox, path: string, offset: number): Promise<Buffer> {
-  const { reply, content } = await connection.askFiles({ type: 'read_part', path, offset, maxBytes: PART_BYTES });
+async function readPart({ connection, signal }: SnapshotBox, path: string, offset: number): Promise<Buffer> {
+  const asked = connection.askFiles({ type: 'read_part', path, offset, maxBytes: PART_BYTES });
+  const { reply, content } = await raceAbort(asked, signal);
   if (reply.type === 'file_done') return content;
   throw new FloeError('runtime_failed', `the sandbox could not read ${path}: ${reply.type}`, { path });
 }

@@ -8,7 +8,7 @@ import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS } from '../box/tool-server.ts';
 import { EGRESS_PORT, HOST_PATH, PROXY_PORT } from '../environment.ts';
 import type { Cgroup } from '../processes/cgroup.ts';
 import type { CgroupLimits } from '../processes/cgroup-hierarchy.ts';
-import type { StartRequest } from '../runtime.ts';
+import type { ExecRequest, StartRequest } from '../runtime.ts';
 import type { SandboxParts } from '../sandbox-runtime.ts';
 import type { SpawnRequest } from '../spawn/spawner.ts';
 import { PACK_SCRIPT } from '../transfer.ts';
@@ -229,6 +229,7 @@ export type Command = {
   /** The proxies that the command reaches. */
   readonly proxies: readonly RelayedProxy[];
   readonly maxOutputBytes: number;
+  readonly isService?: ExecRequest['isService'];
   /** Path of the box server's socket in the session's mount namespace, for the command that is a box server. */
   readonly boxSocket?: string | undefined;
   /** Host directory to upload. Its content is packed as a tar archive and passed to the command's stdin. */
@@ -296,6 +297,6 @@ export function spawnRequest(
     stdin: command.stdin,
     maxOutputBytes: command.maxOutputBytes,
     limits: { ...limits, cgroups: directories },
-    onOutput: request.onActivity,
+    onOutput: command.isService === true ? undefined : request.onActivity,
   };
 }

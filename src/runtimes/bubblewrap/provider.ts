@@ -98,6 +98,7 @@ export class BubblewrapProvider implements RuntimeProvider {
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
         snapshots: { method: snapshotMethod(), files: 'all' },
+        separatesCommands: true,
         privileges: 'any',
       },
     };

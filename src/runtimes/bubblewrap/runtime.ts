@@ -80,6 +80,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   /** Environment variables of every command. */
   private readonly environment: Readonly<Record<string, string>>;
   private nextCommand = 0;
+  private nextSocket = 0;
 
   constructor(parts: BubblewrapParts) {
     super(parts);
@@ -104,6 +105,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
         cwd,
         env: { ...this.environment, ...spec.env, ...request.env },
         stdin: request.stdin,
+        isService: request.isService,
         proxies: this.proxiesOf(request),
         maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
       },
@@ -194,6 +196,11 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
       this.spare = { of: snapshot, ready: this.derive(source, new AbortController().signal).catch(() => null) };
       return next;
     });
+  }
+
+  onProxiesReplaced(): void {
+    // A mounted socket stays the one that was mounted. The next command mounts the new one.
+    this.turns.state.sockets.clear();
   }
 
   protected async remove(): Promise<void> {
@@ -345,13 +352,13 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     const { proxy, egressSocket } = this.parts.request;
     const socketPath = name === 'proxy' ? proxy?.socketPath : egressSocket;
     if (socketPath == null) throw new FloeError('runtime_failed', `sandbox ${this.name} was started without a proxy`);
-    return this.mountSocket(namespaces, socketPath, `${name}.sock`);
+    return this.mountSocket(namespaces, socketPath, `${name}-${this.nextSocket++}.sock`);
   }
 
   private async withBoxSocket(namespaces: Namespaces, command: Command): Promise<Command> {
     const { boxSocket } = command;
     if (boxSocket === undefined) return command;
-    return { ...command, boxSocket: await this.mountSocket(namespaces, boxSocket, `box-${this.nextCommand++}.sock`) };
+    return { ...command, boxSocket: await this.mountSocket(namespaces, boxSocket, `box-${this.nextSocket++}.sock`) };
   }
 
   /** Makes a socket of the host available in the mount namespace. Resolves with its path there. */

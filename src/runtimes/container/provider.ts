@@ -123,6 +123,7 @@ export class ContainerProvider implements RuntimeProvider {
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
         snapshots: { method: 'copy', files: 'workdir' },
+        separatesCommands: false,
         privileges: 'engine',
       },
     };

@@ -1,10 +1,11 @@
 import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
-import { runSession, sandboxNames } from '../../../src/gateway/session/session-runner.ts';
+import { runSession } from '../../../src/gateway/session/session-runner.ts';
+import { sandboxNames } from '../../../src/gateway/session/session-sandboxes.ts';
 import type { LaunchContext } from '../../../src/harnesses/harness.ts';
 import { shellHarness } from '../../../src/harnesses/shell.ts';
 import { CallFailures } from '../../../src/proxy/session/call-failures.ts';
-import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
+import type { ProxySession, ProxySessionSpec } from '../../../src/proxy/session/session.ts';
 import { Transcript } from '../../tokens/transcript.ts';
 import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../session-bench.ts';
 
@@ -200,6 +201,27 @@ describe('the evaluation', () => {
     await settle();
     clock.advance(100_000);
     expect((await ended)?.summary).toMatchObject({ outcome: 'verifier_error', reward: null });
+  });
+});
+
+describe("the session's proxy", () => {
+  it('has the time limit of the agent, and is closed when it opens after that', async () => {
+    let open = (_session: ProxySession): void => {};
+    let closed = 0;
+    const { attempt, deps, clock } = bench({
+      task: { evaluator: null, budgets: { agent: 30 } },
+      openSession: () =>
+        new Promise((resolve) => {
+          open = resolve;
+        }),
+    });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(30_000);
+    expect((await ended)?.summary).toMatchObject({ outcome: 'infra_error', error: { code: 'setup_failed' } });
+    open({ close: async () => void closed++ } as ProxySession);
+    await settle();
+    expect(closed).toBe(1);
   });
 });
 

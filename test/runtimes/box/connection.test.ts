@@ -1,4 +1,3 @@
-import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, rm, symlink } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -47,15 +46,23 @@ describe('the listener for a box server', () => {
     server.destroy();
   });
 
-  it('returns a connection that was opened before it was awaited', async () => {
+  it('accepts a connection that was made before', async () => {
     const server = connect(path());
-    send(server, { type: 'ready', environment: { LANG: 'C' } });
-    await expect(once(server, 'connect')).resolves.toEqual([]);
-    // The listener accepts the connection in a later turn of the event loop.
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    send(server, { type: 'ready', environment: { A: 'b' }, user: null });
+    await new Promise((resolve) => server.once('connect', resolve));
     const connection = await listener.accept(new Promise<never>(() => {}), never);
-    expect(connection.environment).toEqual({ LANG: 'C' });
+    expect(connection.environment).toEqual({ A: 'b' });
     server.destroy();
+  });
+
+  it('closes a connection that it does not return', async () => {
+    const server = connect(path());
+    const closed = new Promise((resolve) => server.once('close', resolve));
+    server.resume();
+    await new Promise((resolve) => server.once('connect', resolve));
+    await expect(listener.accept(Promise.reject(new Error('ended')), never)).rejects.toThrow('ended');
+    await closed;
+    expect(server.destroyed).toBe(true);
   });
 
   it('listens in a directory whose path is too long for a Unix socket, and leaves no file', async () => {
@@ -137,6 +144,17 @@ describe('a lost connection', () => {
     const written = connection.writeFile('/file', { mode: 0o644, owner: null }, [Buffer.from('x')]);
     server.destroy();
     for (const waiting of [spawned, asked, written]) await expect(waiting).rejects.toMatchObject(LOST);
+  });
+
+  it.each([0, 1])('rejects a file of which %i parts are still to be read', async (rest) => {
+    const { server, connection } = await connected();
+    async function* content(): AsyncGenerator<Buffer> {
+      yield Buffer.from('first');
+      server.destroy();
+      await connection.closed;
+      for (let i = 0; i < rest; i++) yield Buffer.from('more');
+    }
+    await expect(connection.writeFile('/file', { mode: 0o644, owner: null }, content())).rejects.toMatchObject(LOST);
   });
 });
 

@@ -3,7 +3,7 @@ import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 import { asUnprivilegedUser, unprivilegedMissing } from '../../../verify/services/unprivileged.ts';
 
-it('passes the tests of contract, isolation, snapshots, inheritance, system calls, images and state directory as a user without privilege', async (context) => {
+it('passes the tests of contract, isolation, snapshots, inheritance, system calls, images, state directory and sandboxes for several sessions as a user without privilege', async (context) => {
   const missing = unprivilegedMissing();
   if (missing !== null) context.skip(missing);
   const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--configLoader', 'runner', '--no-cache'];
@@ -19,6 +19,7 @@ it('passes the tests of contract, isolation, snapshots, inheritance, system call
     'runtimes/bubblewrap/image',
     'core/remove-tree',
     'gateway/recovery/state-dir',
+    'gateway/session/reused-containers',
   ];
   const files = names.map((name) => `test/${name}.test.ts`);
   const { program, args, env, remove } = asUnprivilegedUser([...vitest, ...files]);
