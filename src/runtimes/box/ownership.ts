@@ -1,5 +1,5 @@
 import type { Stats } from 'node:fs';
-import { lstat, readlink, stat } from 'node:fs/promises';
+import { lstat, readlink, realpath, stat } from 'node:fs/promises';
 import { dirname, isAbsolute, resolve } from 'node:path';
 
 /** Maximum number of links that are followed on the way to a path, as in Linux. */
@@ -23,7 +23,7 @@ export async function refuseForeignLinks(path: string): Promise<void> {
   }
 }
 
-/** Whether `user` can neither change nor replace the file at `path`. Never for a relative path. */
+/** Whether `user` can neither change nor replace the file at `path`. Never for a relative path. Rejects for a path with too many links. */
 export async function isProtectedFrom(user: UserIds, path: string): Promise<boolean> {
   if (!isAbsolute(path)) return false;
   for await (const { info } of waypoints(path)) {
@@ -58,6 +58,6 @@ async function* waypoints(path: string, links = { left: MAX_LINKS }): AsyncGener
   if (info === null) return false;
   yield { at: path, info };
   if (!info.isSymbolicLink()) return true;
-  if (links.left-- === 0) return false;
-  return yield* waypoints(resolve(parent, await readlink(path)), links);
+  if (links.left-- === 0) throw new Error(`${path} leads through too many links`);
+  return yield* waypoints(resolve(await realpath(parent), await readlink(path)), links);
 }

@@ -38,7 +38,7 @@ export async function rootVariables(
     const value = variables[name];
     if (value === undefined) continue;
     const paths = value.split(/[:\s]/);
-    const areProtected = await Promise.all(paths.map((path) => isProtectedFrom(user, path)));
+    const areProtected = await Promise.all(paths.map((path) => isProtectedFrom(user, path).catch(() => false)));
     result[name] = paths.filter((_, index) => areProtected[index]).join(':');
   }
   // A shell would search an empty PATH in the working directory.
