@@ -123,8 +123,5 @@ export async function servicesWith(text: string): Promise<string[]> {
 
 export const ask = (runtime: Runtime, origin: string): Promise<string> => {
   const script = `fetch('${origin}').then(async (r) => console.log(await r.text()), (e) => console.log('failed', e.cause?.code))`;
-  return output(runtime, `"$NODE" -e "${script}"`, {
-    withProxy: origin === runtime.proxyOrigin,
-    env: { NODE: process.execPath },
-  });
+  return output(runtime, `node -e "${script}"`, { withProxy: origin === runtime.proxyOrigin });
 };

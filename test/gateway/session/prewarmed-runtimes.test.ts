@@ -170,11 +170,7 @@ describe('PrewarmedRuntimes', () => {
 describeIf(await bubblewrapMissing(), 'a bubblewrap sandbox that was started in advance', () => {
   it("reaches the proxy of the session that gets it, and is gone when this node's sandboxes are closed", async () => {
     const workbench = await Workbench.open();
-    const { prewarmed, warm } = await prewarm(
-      workbench,
-      'bubblewrap',
-      runtimeSpecSchema.parse({ env: { NODE: process.execPath } }),
-    );
+    const { prewarmed, warm } = await prewarm(workbench, 'bubblewrap', runtimeSpecSchema.parse({}));
     const { runtime, place } = warm;
     const server = await serve(place.socketPath, 'mine');
     expect(await ask(runtime, runtime.proxyOrigin)).toBe('mine\n');

@@ -40,7 +40,6 @@ describe.each(['docker', 'podman', 'apptainer'] as const)('%s', (backend) => {
       const seconds = uniqueSeconds();
       const hidden = uniqueSeconds();
       const spec = specOf({
-        env: { NODE: process.execPath },
         prepare: [{ type: 'exec', command: 'echo prepared >data' }],
         reuse: {
           restore: 'workdir',
@@ -119,7 +118,7 @@ describe.each(['docker', 'podman', 'apptainer'] as const)('%s', (backend) => {
     }
 
     it('that was started in advance reaches the proxy of the session that gets it', async () => {
-      const { prewarmed, warm } = await prewarm(opened.bench, backend, specOf({ env: { NODE: process.execPath } }));
+      const { prewarmed, warm } = await prewarm(opened.bench, backend, specOf({}));
       const server = await serve(warm.place.socketPath, 'mine');
       expect(await ask(warm.runtime, warm.runtime.proxyOrigin)).toBe('mine\n');
       await closed(server);

@@ -81,10 +81,9 @@ describeIf(await bubblewrapMissing(), 'a bubblewrap sandbox for several sessions
     for (const restore of ['all', 'none']) {
       const { begin, end, reused } = pool(bench, 'bubblewrap');
       const origin = `http://127.0.0.1:${EGRESS_PORT}`;
-      const reset = `"$NODE" -e "fetch('${origin}').then(async (r) => console.log(await r.text()))" >/tmp/reset`;
+      const reset = `node -e "fetch('${origin}').then(async (r) => console.log(await r.text()))" >/tmp/reset`;
       const spec = runtimeSpecSchema.parse({
         network: 'proxy',
-        env: { NODE: process.execPath },
         reuse: { restore, reset_command: reset },
       });
       for (const uses of [1, 2, 3]) {
@@ -126,11 +125,10 @@ describeIf(await bubblewrapMissing(), 'a bubblewrap sandbox for several sessions
     const { begin, end, reused } = sandboxes;
     const serve = `require('http').createServer((_, r) => r.end(require('fs').readFileSync('/work/data'))).listen('/tmp/s')`;
     const spec = runtimeSpecSchema.parse({
-      env: { NODE: process.execPath },
       prepare: [{ type: 'exec', command: 'echo prepared >data' }],
-      reuse: { services: [`exec "$NODE" -e "${serve}"`], health_command: 'test -S /tmp/s' },
+      reuse: { services: [`exec node -e "${serve}"`], health_command: 'test -S /tmp/s' },
     });
-    const request = `"$NODE" -e "require('http').get({ socketPath: '/tmp/s' }, (r) => r.pipe(process.stdout))"`;
+    const request = `node -e "require('http').get({ socketPath: '/tmp/s' }, (r) => r.pipe(process.stdout))"`;
     for (const uses of [1, 2]) {
       const session = await begin(spec);
       expect(session.reusable.uses).toBe(uses);
