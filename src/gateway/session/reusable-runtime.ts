@@ -10,6 +10,9 @@ const HEALTH_POLL_MS = 250;
 /** Maximum number of characters of a command's error output, taken from its end, that an error message quotes. */
 const STDERR_CHARS = 1_000;
 
+/** Command that removes what evaluators leave in the home directory. Its last argument is this directory. */
+const REMOVE_OWN_FILES = ['/bin/sh', '-c', 'rm -rf -- "$1"/floe-*', 'floe-reset'];
+
 /** The parts of a start request that belong to one session. */
 export type SessionCallbacks = Pick<StartRequest, 'onActivity' | 'onKill'>;
 
@@ -147,7 +150,7 @@ export class ReusableRuntime {
 
   private async resetFiles(signal: AbortSignal): Promise<void> {
     const sandbox = this.requireSandbox();
-    const { reset_command, services } = this.parts.reuse;
+    const { restore, reset_command, services } = this.parts.reuse;
     sandbox.onProxiesReplaced?.();
     if (this.snapshot !== null) {
       await this.stopServices();
@@ -155,6 +158,12 @@ export class ReusableRuntime {
       this.startServices(sandbox);
     }
     if (services.length > 0) this.refuseEndedService();
+    if (restore !== 'all') {
+      const removed = await sandbox
+        .asRoot()
+        .exec({ command: [...REMOVE_OWN_FILES, sandbox.paths.home], isService: true }, signal);
+      if (!succeeded(removed)) throw failure("the removal of floe's files", removed);
+    }
     if (reset_command === null) return;
     const result = await sandbox.exec({ command: reset_command, isService: true }, signal);
     if (!succeeded(result)) throw failure('the reset command', result);

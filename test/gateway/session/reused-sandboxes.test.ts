@@ -121,6 +121,22 @@ describeIf(await bubblewrapMissing(), 'a bubblewrap sandbox for several sessions
     expect(await processesMentioning(seconds)).toEqual([]);
   });
 
+  it("has no files that floe's evaluators left in the home directory, although no files are restored", async () => {
+    const { begin, end, reused } = sandboxes;
+    const spec = runtimeSpecSchema.parse({ reuse: { restore: 'none', reset_command: 'true' } });
+    const first = await begin(spec);
+    await output(
+      first.runtime,
+      'cd; mkdir floe-0a; echo answer >floe-0a/session.json; ln -s /work floe-1b; echo mine >/work/left',
+    );
+    await end(first);
+    const second = await begin(spec);
+    expect(second.reusable.uses).toBe(2);
+    expect(await output(second.runtime, 'ls -A ~ /work')).toBe('/home/agent:\n\n/work:\nleft\n');
+    await end(second);
+    await reused.close();
+  });
+
   it('lets agents reach a service at a Unix socket, before and after a reset', async () => {
     const { begin, end, reused } = sandboxes;
     const serve = `require('http').createServer((_, r) => r.end(require('fs').readFileSync('/work/data'))).listen('/tmp/s')`;
