@@ -188,7 +188,7 @@ describeIf(await bubblewrapMissing(), 'a bubblewrap sandbox for several sessions
         restore: 'none',
         reset_command: 'rm -rf /work/*',
         health_command: 'grep -q ok /tmp/state',
-        timeout_seconds: 1,
+        timeout_seconds: 10,
       },
     });
     const first = await begin(spec);
