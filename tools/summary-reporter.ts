@@ -2,11 +2,18 @@
 // with its count, the list of failures, and the line "N passed, N failed".
 import { writeSync } from 'node:fs';
 import { relative } from 'node:path';
-import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
+import type { Reporter, SerializedError, TestCase, TestModule, TestSuite } from 'vitest/node';
 
 const indent = (text: string): string => text.replace(/^/gm, '    ');
 
 const textOf = (error: SerializedError): string => error.stack ?? error.message;
+
+const HOOK_FAILED = 'a beforeAll or afterAll failed';
+
+/** Returns the groups of tests whose own `beforeAll` or `afterAll` failed. Vitest then exits with 1, even if every test passed. */
+function failedSuites(module: TestModule): TestSuite[] {
+  return [...module.children.allSuites()].filter((suite) => suite.errors().length > 0);
+}
 
 /** Writes all of `text` synchronously to standard output, because output that is still queued when a process exits is lost. */
 function print(text: string): void {
@@ -31,6 +38,7 @@ class Totals {
 
   addModule(module: TestModule): void {
     if (module.errors().length > 0) this.fail(`${module.moduleId}: could not be loaded`);
+    for (const suite of failedSuites(module)) this.fail(`${module.moduleId}: ${suite.fullName}: ${HOOK_FAILED}`);
     for (const test of module.children.allTests()) this.addTest(module, test);
   }
 
@@ -54,10 +62,14 @@ export default class SummaryReporter implements Reporter {
   onTestModuleEnd(module: TestModule): void {
     const tests = [...module.children.allTests()];
     const failed = tests.filter((test) => test.result().state === 'failed');
-    const mark = failed.length > 0 || module.errors().length > 0 ? 'FAIL' : 'ok  ';
+    const suites = failedSuites(module);
+    const mark = failed.length + suites.length + module.errors().length > 0 ? 'FAIL' : 'ok  ';
     const seconds = (module.diagnostic().duration / 1000).toFixed(1);
     console.log(`${mark} ${relative(process.cwd(), module.moduleId)} (${tests.length} tests, ${seconds} s)`);
     for (const error of module.errors()) console.log(textOf(error));
+    for (const suite of suites) {
+      for (const error of suite.errors()) console.log(`\n  ${suite.fullName}: ${HOOK_FAILED}\n${indent(textOf(error))}`);
+    }
     for (const test of failed) {
       for (const error of test.result().errors ?? []) {
         console.log(`\n  ${test.fullName}\n${indent(textOf(error))}`);

@@ -6,7 +6,8 @@ import { asUnprivilegedUser, unprivilegedMissing } from '../../../verify/service
 it('passes the tests of contract, isolation, snapshots, inheritance, system calls, images, state directory and sandboxes for several sessions as a user without privilege', async (context) => {
   const missing = unprivilegedMissing();
   if (missing !== null) context.skip(missing);
-  const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--configLoader', 'runner', '--no-cache'];
+  const options = ['--configLoader', 'runner', '--no-cache', '--reporter=./tools/summary-reporter.ts'];
+  const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', ...options];
   const names = [
     'runtimes/contract',
     'runtimes/tools',
@@ -28,7 +29,7 @@ it('passes the tests of contract, isolation, snapshots, inheritance, system call
     const { stdout } = await run.catch((error: { stdout: string; stderr: string }) => {
       throw new Error(`${error.stdout}\n${error.stderr}`);
     });
-    expect(stdout).toMatch(/Tests\s+\d+ passed/);
+    expect(stdout).toMatch(/\n[1-9]\d* passed, 0 failed\n$/);
   } finally {
     remove();
   }
