@@ -68,7 +68,8 @@ export default class SummaryReporter implements Reporter {
     console.log(`${mark} ${relative(process.cwd(), module.moduleId)} (${tests.length} tests, ${seconds} s)`);
     for (const error of module.errors()) console.log(textOf(error));
     for (const suite of suites) {
-      for (const error of suite.errors()) console.log(`\n  ${suite.fullName}: ${HOOK_FAILED}\n${indent(textOf(error))}`);
+      for (const error of suite.errors())
+        console.log(`\n  ${suite.fullName}: ${HOOK_FAILED}\n${indent(textOf(error))}`);
     }
     for (const test of failed) {
       for (const error of test.result().errors ?? []) {
