@@ -112,7 +112,6 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
         limits: null,
         networks: [],
         snapshots: NO_SNAPSHOTS,
-        separatesCommands: true,
         privileges: 'any',
       },
     }),

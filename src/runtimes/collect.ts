@@ -25,6 +25,9 @@ const EMPTY_GZIP_BYTES = 20;
  */
 const REPORT_CHARS = 16 * KIB;
 
+/** Start of the names of the temporary folders of archives, which stay in the sandbox. */
+export const ARCHIVE_PREFIX = 'floe-artifacts-';
+
 /**
  * Shell script that packs the directories `artifacts` and `logs` of a folder, and further paths below this folder, into one compressed tar
  * archive. Its arguments are the folder, the maximum number of bytes of the archive, and the further paths relative to the folder.
@@ -39,7 +42,7 @@ const REPORT_CHARS = 16 * KIB;
  * then the same with every version of `tar`. The temporary links themselves are not packed, only the directories to which they point.
  */
 const PACK_SCRIPT = `base=\${1%/}; limit=$2; shift 2
-cd "$base/" && stage=$(mktemp -d) || exit 1
+cd "$base/" && stage=$(mktemp -d "\${TMPDIR:-/tmp}/${ARCHIVE_PREFIX}XXXXXX") || exit 1
 own=\${stage##*/}
 index=0
 for path in "$@"; do

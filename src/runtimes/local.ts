@@ -111,7 +111,6 @@ export class LocalProvider implements RuntimeProvider {
         },
         networks: ['host'],
         snapshots: NO_SNAPSHOTS,
-        separatesCommands: false,
         privileges: 'any',
       },
     };

@@ -25,7 +25,6 @@ export class NoneProvider implements RuntimeProvider {
         limits: null,
         networks: [],
         snapshots: NO_SNAPSHOTS,
-        separatesCommands: true,
         privileges: 'any',
       },
     };

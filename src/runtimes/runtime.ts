@@ -197,6 +197,16 @@ export type SnapshotSupport = {
 
 export const NO_SNAPSHOTS: SnapshotSupport = { method: 'none', files: null };
 
+/** The files of which the sandboxes of a back end take snapshots. */
+export const SNAPSHOT_FILES: Readonly<Record<RuntimeBackend, SnapshotSupport['files']>> = {
+  bubblewrap: 'all',
+  docker: 'workdir',
+  podman: 'workdir',
+  apptainer: 'workdir',
+  local: null,
+  none: null,
+};
+
 /** What a back end offers and enforces on this host. */
 export type RuntimeCapabilities = {
   readonly isolation: Isolation;
@@ -205,11 +215,6 @@ export type RuntimeCapabilities = {
   /** Values of `runtime.network` that the back end supports; `host` also needs the permission of the node. */
   readonly networks: readonly RuntimeSpec['network'][];
   readonly snapshots: SnapshotSupport;
-  /**
-   * Whether all processes of a command are ended with it although another command runs. Where it is false, a process that hides the marks by
-   * which floe finds it can run until no command does.
-   */
-  readonly separatesCommands: boolean;
   /** The users who may run the gateway with this back end. */
   readonly privileges: 'any' | 'engine' | 'not_root';
 };

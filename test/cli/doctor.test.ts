@@ -8,7 +8,6 @@ const CAPABILITIES: RuntimeCapabilities = {
   limits: { memory_mb: 'checks', max_processes: 'kernel', cpus: 'none', storage_mb: 'kernel', max_output_mb: 'floe' },
   networks: ['none'],
   snapshots: { method: 'overlay', files: 'all' },
-  separatesCommands: true,
   privileges: 'any',
 };
 const WEAKNESS = { problem: 'runtime.cpus has no effect', remedy: 'use control groups' };

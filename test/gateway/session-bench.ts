@@ -181,7 +181,6 @@ export function bench(parts: BenchParts = {}): Bench {
                 limits: null,
                 networks: [],
                 snapshots: NO_SNAPSHOTS,
-                separatesCommands: true,
                 privileges: 'any',
               },
             }),

@@ -7,6 +7,7 @@ import { type Evaluator, usesFreshRuntime } from '../../evaluators/evaluator.ts'
 import { type PostRunHook, postRunHook } from '../../evaluators/post-run-hook.ts';
 import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
 import type { HarnessAdapter } from '../../harnesses/harness.ts';
+import { refuseReuse } from '../../runtimes/reuse.ts';
 import { refuseUser } from '../../runtimes/users.ts';
 import type { TaskRequest } from '../../schema/index.ts';
 import type { Builder } from '../../tokens/builders/builder.ts';
@@ -90,11 +91,26 @@ export function createTaskCheck(
       );
     }
     adapter.checkAgent(task.agent);
-    if (task.runtime?.backend !== undefined) refuseUser(task.runtime.backend, task.runtime);
+    if (task.runtime?.backend !== undefined) {
+      refuseUser(task.runtime.backend, task.runtime);
+      refuseReuse(task.runtime.backend, task.runtime.reuse);
+    }
     if (!customBuilders.includes(task.builder.strategy)) builders.check(task.builder);
     if (task.evaluator !== null) evaluators.check(task.evaluator);
     checkSteps(task, evaluators);
+    checkOverrides(task, evaluators);
   };
+}
+
+/** Throws `schema_violation` for settings of the evaluator's fresh runtime in a task that has none. */
+function checkOverrides({ runtime, evaluator }: TaskRequest, evaluators: EvaluatorRegistry): void {
+  const isFresh = evaluator !== null && usesFreshRuntime(evaluator, evaluators.get(evaluator.strategy));
+  const names = Object.entries(runtime?.eval_overrides ?? {}).filter(([, value]) => value !== undefined);
+  const [name] = names[0] ?? [];
+  if (isFresh || name === undefined) return;
+  const path = `runtime.eval_overrides.${name}`;
+  const message = 'has no effect: the task has no evaluator with a fresh runtime (evaluator.refresh_runtime)';
+  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
 }
 
 /** Throws `schema_violation` for steps without the evaluator that combines them, and for steps that cannot be evaluated. */

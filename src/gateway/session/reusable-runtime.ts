@@ -2,16 +2,20 @@ import { abortAfter, raceAbort } from '../../core/abort.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { BorrowedRuntime } from '../../runtimes/borrowed-runtime.ts';
+import { ARCHIVE_PREFIX } from '../../runtimes/collect.ts';
 import type { ExecResult, Runtime, RuntimeSnapshot, StartRequest } from '../../runtimes/runtime.ts';
 import type { RuntimeReuse } from '../../schema/index.ts';
 
 /** Time in milliseconds between two tries of the health command. */
 const HEALTH_POLL_MS = 250;
-/** Maximum number of characters of a command's error output, taken from its end, that an error message quotes. */
-const STDERR_CHARS = 1_000;
+/** Maximum number of characters of a command's output, taken from its end, that an error message quotes. */
+const OUTPUT_CHARS = 1_000;
 
-/** Command that removes what evaluators leave in the home directory. Its last argument is this directory. */
-const REMOVE_OWN_FILES = ['/bin/sh', '-c', 'rm -rf -- "$1"/floe-*', 'floe-reset'];
+/**
+ * Script that removes what floe leaves in a sandbox: files of evaluators in the home directory, which is the argument, and archives of
+ * artifacts.
+ */
+const REMOVE_OWN_FILES = `rm -rf -- "$1"/floe-* "\${TMPDIR:-/tmp}"/${ARCHIVE_PREFIX}*`;
 
 /** The parts of a start request that belong to one session. */
 export type SessionCallbacks = Pick<StartRequest, 'onActivity' | 'onKill'>;
@@ -57,6 +61,8 @@ export class ReusableRuntime {
   private services: Service[] = [];
   private session: SessionCallbacks = {};
   private borrowed: BorrowedRuntime | null = null;
+  /** How the last try of the running health check failed; `null` before it ended. */
+  private lastFailure: string | null = null;
   private useCount = 0;
 
   constructor(parts: ReusableParts) {
@@ -159,9 +165,8 @@ export class ReusableRuntime {
     }
     if (services.length > 0) this.refuseEndedService();
     if (restore !== 'all') {
-      const removed = await sandbox
-        .asRoot()
-        .exec({ command: [...REMOVE_OWN_FILES, sandbox.paths.home], isService: true }, signal);
+      const command = ['/bin/sh', '-c', REMOVE_OWN_FILES, 'floe-reset', sandbox.paths.home];
+      const removed = await sandbox.asRoot().exec({ command, isService: true }, signal);
       if (!succeeded(removed)) throw failure("the removal of floe's files", removed);
     }
     if (reset_command === null) return;
@@ -171,9 +176,12 @@ export class ReusableRuntime {
 
   /** Runs the health command until it succeeds. */
   private async awaitHealthy(signal: AbortSignal): Promise<void> {
+    this.lastFailure = null;
     for (;;) {
       this.refuseEndedService();
-      if (succeeded(await this.runHealthCommand(signal))) return;
+      const result = await this.runHealthCommand(signal);
+      if (succeeded(result)) return;
+      this.lastFailure = how(result);
       await sleep(this.parts.clock, HEALTH_POLL_MS, signal);
     }
   }
@@ -239,8 +247,11 @@ export class ReusableRuntime {
   ): Promise<T> {
     const { reuse, clock } = this.parts;
     const { timeout_seconds } = reuse;
-    const what = phase === 'reset' ? 'the reset' : 'the health check';
-    const late = (): FloeError => new FloeError('runtime_failed', `${what} took longer than ${timeout_seconds} s`);
+    const late = (): FloeError => {
+      const what = phase === 'reset' ? 'the reset' : 'the health check';
+      const failed = phase === 'reset' || this.lastFailure === null ? '' : `; its last try: ${this.lastFailure}`;
+      return new FloeError('runtime_failed', `${what} took longer than ${timeout_seconds} s${failed}`);
+    };
     const limited = abortAfter(clock, timeout_seconds * 1000, late, parent);
     try {
       // A restore waits without a limit for commands that cannot be ended.
@@ -264,13 +275,13 @@ function failure(what: string, result: ExecResult): FloeError {
 }
 
 /** Describes how a command ended, as the end of a sentence. */
-function how({ exitCode, signal, killedBy, stderr }: ExecResult): string {
+function how({ exitCode, signal, killedBy, stdout, stderr }: ExecResult): string {
   const end =
     killedBy !== null
       ? `it exceeded the limit on ${killedBy}`
       : exitCode === null
         ? `${signal} ended it`
         : `it exited with ${exitCode}`;
-  const output = stderr.trim().slice(-STDERR_CHARS);
+  const output = (stderr.trim() || stdout.trim()).slice(-OUTPUT_CHARS);
   return output === '' ? end : `${end}: ${output}`;
 }

@@ -99,8 +99,14 @@ export class ReusedRuntimes {
 
   /** Takes a sandbox back. It is reset for another session or ended, neither of which the caller has to wait for. */
   giveBack(runtime: ReusableRuntime): void {
-    const { maxCount, maxMb } = this.options;
-    const fits = maxCount > 0 && runtime.memoryMb <= maxMb && !this.isDraining;
+    const { maxCount, maxMb, log } = this.options;
+    const { memoryMb } = runtime;
+    if (maxCount > 0 && memoryMb > maxMb) {
+      const larger =
+        'a sandbox with runtime.reuse is not kept, because it may use more memory than reused_runtimes.max_mb';
+      log.warn({ sandbox: runtime.name, memory_mb: memoryMb, max_mb: maxMb }, larger);
+    }
+    const fits = maxCount > 0 && memoryMb <= maxMb && !this.isDraining;
     if (!runtime.isReusable || !fits) {
       this.discard(runtime, runtime.name === null ? null : 'discarded');
       return;

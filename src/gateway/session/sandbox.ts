@@ -4,17 +4,17 @@ import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { Semaphore } from '../../core/semaphore.ts';
 import { runPrepare } from '../../runtimes/prepare.ts';
-import type {
-  KillReason,
-  Runtime,
-  RuntimeCapabilities,
-  RuntimeDescription,
-  RuntimeProblem,
-  RuntimeProvider,
-  RuntimeSnapshot,
-  StartRequest,
+import { refuseReuse } from '../../runtimes/reuse.ts';
+import {
+  type KillReason,
+  type Runtime,
+  type RuntimeProblem,
+  type RuntimeProvider,
+  type RuntimeSnapshot,
+  SNAPSHOT_FILES,
+  type StartRequest,
 } from '../../runtimes/runtime.ts';
-import type { PrepareAction, RuntimeBackend, RuntimeReuse, RuntimeSpec } from '../../schema/index.ts';
+import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../../schema/index.ts';
 import { PreparedKeys } from './prepared-key.ts';
 import type { PreparedSnapshots } from './prepared-snapshots.ts';
 import type { ReuseRequest } from './reused-runtimes.ts';
@@ -105,7 +105,6 @@ export class Sandboxes {
   private readonly options: SandboxOptions;
   /** Result of the probe of each back end. A back end is probed once, because an operator who repairs it must restart the node. */
   private readonly probes = new Map<RuntimeBackend, Promise<RuntimeProblem | null>>();
-  private readonly descriptions = new Map<RuntimeBackend, Promise<RuntimeDescription>>();
   private readonly preparedKeys = new PreparedKeys();
 
   constructor(options: SandboxOptions) {
@@ -155,9 +154,8 @@ export class Sandboxes {
   async reuseRequest({ spec, readOnlyMounts }: StartRequest): Promise<ReuseRequest | null> {
     const { reuse } = spec;
     if (reuse === null) return null;
-    const provider = await this.providerOf(spec);
-    const { backend } = provider;
-    refuseUnsupported(reuse, backend, (await this.describe(provider)).capabilities);
+    const { backend } = await this.providerOf(spec);
+    refuseReuse(backend, reuse);
     // An upload that is refused or missing is reported by the preparation.
     const key = await this.preparedKeys
       .of(backend, spec, spec.prepare, this.options.uploadRoots)
@@ -189,24 +187,9 @@ export class Sandboxes {
   private async sharedKey(spec: RuntimeSpec, prepare: readonly PrepareAction[]): Promise<string | null> {
     if (!spec.share_prepared || prepare.length === 0) return null;
     const backend = this.backendOf(spec);
-    const provider = this.options.providers.get(backend);
-    const description = provider === undefined ? null : await this.describe(provider).catch(() => null);
-    if (description?.capabilities.snapshots.files !== 'all') return null;
+    if (SNAPSHOT_FILES[backend] !== 'all') return null;
     // An upload that is refused or missing is reported by the preparation.
     return this.preparedKeys.of(backend, spec, prepare, this.options.uploadRoots).catch(() => null);
-  }
-
-  /** Returns what a back end can do. Rejects as the provider does, and asks it again the next time. */
-  private async describe(provider: RuntimeProvider): Promise<RuntimeDescription> {
-    const { backend } = provider;
-    const described = this.descriptions.get(backend) ?? provider.describe();
-    this.descriptions.set(backend, described);
-    try {
-      return await described;
-    } catch (error) {
-      this.descriptions.delete(backend);
-      throw error;
-    }
   }
 
   private async startRuntime(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
@@ -256,28 +239,5 @@ export class Sandboxes {
     const probe = provider.probe();
     this.probes.set(provider.backend, probe);
     return probe;
-  }
-}
-
-/** Throws `unsupported` unless sandboxes of a back end with these capabilities can be reset as `reuse` demands. */
-function refuseUnsupported(
-  { restore, services }: RuntimeReuse,
-  backend: RuntimeBackend,
-  capabilities: RuntimeCapabilities,
-): void {
-  const { snapshots, separatesCommands } = capabilities;
-  const refuse = (field: string | null, why: string): never => {
-    const path = field === null ? 'runtime.reuse' : `runtime.reuse.${field}`;
-    throw new FloeError('unsupported', `${path}: ${why}`, { path, backend });
-  };
-  if (backend === 'none') refuse(null, 'the back end none has no sandboxes');
-  if (restore === 'all' && snapshots.files !== 'all') {
-    refuse('restore', `the back end ${backend} cannot restore all files of a sandbox; see docs/runtimes.md`);
-  }
-  if (restore === 'workdir' && snapshots.files === null) {
-    refuse('restore', `the back end ${backend} restores no files; use none and a reset_command`);
-  }
-  if (restore === 'none' && services.length > 0 && !separatesCommands) {
-    refuse('services', `the back end ${backend} cannot end all processes of a session while services run`);
   }
 }

@@ -1,5 +1,5 @@
 import { FloeError } from '../../core/errors.ts';
-import type { NodeRegistration } from '../../schema/index.ts';
+import type { NodeRegistration, RuntimeSpec } from '../../schema/index.ts';
 import type { HeldSessions, NodeMemory, StoreTables } from '../../store/index.ts';
 
 /** Returns the total and the free memory of a node to which `held` is leased; `null` when the node has no limit. */
@@ -11,21 +11,27 @@ export function memoryOf(
 }
 
 /**
- * Throws `unsupported` when no registered node can ever run a session that needs `neededMb` MiB of memory. Draining nodes are ignored. A
- * task is accepted while no node is registered, because nodes may be started later.
+ * Throws `unsupported` when no registered node can ever run a session of a task with this runtime, which needs `neededMb` MiB of memory.
+ * Draining nodes are ignored. A task is accepted while no node is registered, because nodes may be started later.
  */
-export async function refuseOversized(tables: StoreTables, neededMb: number): Promise<void> {
+export async function refuseOversized(
+  tables: StoreTables,
+  runtime: RuntimeSpec | null,
+  neededMb: number,
+): Promise<void> {
   const rows = (await tables.nodes.list()).filter(({ draining }) => draining === 0);
   const nodes = rows.map(({ registration }) => JSON.parse(registration) as NodeRegistration);
   const limits = nodes.map(({ memory_mb: limit }) => limit ?? Number.POSITIVE_INFINITY);
   const largest = Math.max(...limits);
   if (nodes.length === 0 || neededMb <= largest) return;
+  const ofEvaluator = runtime?.eval_overrides.memory_mb ?? 0;
+  const field = ofEvaluator > (runtime?.memory_mb ?? 0) ? 'runtime.eval_overrides.memory_mb' : 'runtime.memory_mb';
   const nodeId = nodes[limits.indexOf(largest)]?.node_id;
   throw new FloeError(
     'unsupported',
-    `runtime.memory_mb: a session of this task needs ${neededMb} MiB of memory (memory_mb, and with bubblewrap storage_mb for each sandbox), and the ` +
-      `largest node, ${nodeId}, has ${largest} MiB for sessions; lower runtime.memory_mb or runtime.storage_mb, or start a node with ` +
+    `${field}: a session of this task needs ${neededMb} MiB of memory (memory_mb, and with bubblewrap storage_mb for each sandbox), and the ` +
+      `largest node, ${nodeId}, has ${largest} MiB for sessions; lower ${field} or runtime.storage_mb, or start a node with ` +
       'more memory (--memory-mb)',
-    { needed_mb: neededMb, largest_mb: largest, node_id: nodeId },
+    { path: field, needed_mb: neededMb, largest_mb: largest, node_id: nodeId },
   );
 }

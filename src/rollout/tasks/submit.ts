@@ -64,7 +64,7 @@ export async function insertTask(
 ): Promise<string[]> {
   const { context, tables } = transaction;
   const memoryMb = sessionMemoryMb(request);
-  await refuseOversized(tables, memoryMb);
+  await refuseOversized(tables, request.runtime, memoryMb);
   const nowMs = context.time.nowMs();
   const createdAt = isoNow(context.clock);
   await tables.tasks.insert({

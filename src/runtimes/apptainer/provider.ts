@@ -28,7 +28,14 @@ import { baseEnvironment, checkEnvironment, egressEnvironment, HOST_PATH, PROXY_
 import type { Cgroup, Cgroups } from '../processes/cgroup.ts';
 import { labelled, type Owner } from '../processes/owner.ts';
 import { isRunning } from '../processes/process-table.ts';
-import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtime.ts';
+import {
+  type Runtime,
+  type RuntimeDescription,
+  type RuntimeProblem,
+  type RuntimeProvider,
+  SNAPSHOT_FILES,
+  type StartRequest,
+} from '../runtime.ts';
 import { copyProgram } from '../sandbox-programs.ts';
 import type { SpawnedProcess, Spawner } from '../spawn/spawner.ts';
 import { refuseUser } from '../users.ts';
@@ -139,8 +146,7 @@ export class ApptainerProvider implements RuntimeProvider {
           max_output_mb: 'floe',
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
-        snapshots: { method: 'copy', files: 'workdir' },
-        separatesCommands: false,
+        snapshots: { method: 'copy', files: SNAPSHOT_FILES[this.backend] },
         privileges: 'not_root',
       },
     };

@@ -10,7 +10,14 @@ import { checkEnvironment, missingProgram } from '../environment.ts';
 import type { Cgroups } from '../processes/cgroup.ts';
 import { labelled, type Owner } from '../processes/owner.ts';
 import { isRunning } from '../processes/process-table.ts';
-import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtime.ts';
+import {
+  type Runtime,
+  type RuntimeDescription,
+  type RuntimeProblem,
+  type RuntimeProvider,
+  SNAPSHOT_FILES,
+  type StartRequest,
+} from '../runtime.ts';
 import type { Spawner } from '../spawn/spawner.ts';
 import { refuseUser } from '../users.ts';
 import { checkWorkdir } from './command.ts';
@@ -97,8 +104,7 @@ export class BubblewrapProvider implements RuntimeProvider {
           max_output_mb: 'floe',
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
-        snapshots: { method: snapshotMethod(), files: 'all' },
-        separatesCommands: true,
+        snapshots: { method: snapshotMethod(), files: SNAPSHOT_FILES[this.backend] },
         privileges: 'any',
       },
     };

@@ -25,7 +25,14 @@ import { AGENT_HOME } from '../bubblewrap/host.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
 import { baseEnvironment, checkEnvironment, egressEnvironment, PROXY_PORT } from '../environment.ts';
 import type { Owner } from '../processes/owner.ts';
-import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtime.ts';
+import {
+  type Runtime,
+  type RuntimeDescription,
+  type RuntimeProblem,
+  type RuntimeProvider,
+  SNAPSHOT_FILES,
+  type StartRequest,
+} from '../runtime.ts';
 import type { Spawner } from '../spawn/spawner.ts';
 import { ContainerEngine, type ContainerSpec, type ImageInfo } from './engine-api.ts';
 import { ImagePulls } from './image-pull.ts';
@@ -122,8 +129,7 @@ export class ContainerProvider implements RuntimeProvider {
           max_output_mb: 'floe',
         },
         networks: ['none', 'proxy', 'allowlist', 'host'],
-        snapshots: { method: 'copy', files: 'workdir' },
-        separatesCommands: false,
+        snapshots: { method: 'copy', files: SNAPSHOT_FILES[this.backend] },
         privileges: 'engine',
       },
     };

@@ -132,16 +132,66 @@ describe('a module of custom builders', () => {
 });
 
 describe('a submitted task', () => {
+  const check = createTaskCheck(harnessRegistry(), evaluatorRegistry());
+  const by =
+    (runtime: object, evaluator: object | null = null) =>
+    () =>
+      check(taskRequestSchema.parse({ instruction: 'x', agent: { harness: 'pi' }, runtime, evaluator }));
+
   it('is refused when its back end lacks its user', () => {
-    const check = createTaskCheck(harnessRegistry(), evaluatorRegistry());
-    const by = (runtime: object) => () =>
-      check(taskRequestSchema.parse({ instruction: 'x', agent: { harness: 'pi' }, runtime }));
     expect(by({ backend: 'bubblewrap', user: 'dev' })).toThrow(
       expect.objectContaining({ code: 'unsupported', details: expect.objectContaining({ path: 'runtime.user' }) }),
     );
     for (const runtime of [{ backend: 'docker', user: 'dev' }, { user: 'dev' }, { backend: 'bubblewrap' }]) {
       expect(by(runtime)).not.toThrow();
     }
+  });
+
+  const command = { restore: 'none', reset_command: 'clean' };
+  const served = { ...command, services: ['serve'] };
+  it.each([
+    ['docker', {}, 'restore'],
+    ['podman', { restore: 'all' }, 'restore'],
+    ['apptainer', served, 'services'],
+    ['local', {}, 'restore'],
+    ['local', { restore: 'workdir' }, 'restore'],
+    ['local', served, 'services'],
+    ['none', command, null],
+  ])('is refused when the back end %s cannot reset its sandbox as %j demands', (backend, reuse, field) => {
+    const path = field === null ? 'runtime.reuse' : `runtime.reuse.${field}`;
+    expect(by({ backend, reuse })).toThrow(
+      expect.objectContaining({ code: 'unsupported', details: expect.objectContaining({ path, backend }) }),
+    );
+  });
+
+  it.each([
+    ['bubblewrap', { services: ['serve'] }],
+    ['bubblewrap', { ...served, restore: 'workdir' }],
+    ['bubblewrap', served],
+    ['docker', { ...served, restore: 'workdir' }],
+    ['apptainer', command],
+    ['local', command],
+  ])('is accepted when the back end %s can reset its sandbox as %j demands', (backend, reuse) => {
+    expect(by({ backend, reuse })).not.toThrow();
+  });
+
+  it('is refused when it has settings of a fresh runtime and no evaluator that uses one', () => {
+    const overrides = { eval_overrides: { memory_mb: 512 } };
+    const tests = (refresh: boolean) => ({
+      strategy: 'test_on_output',
+      refresh_runtime: refresh,
+      config: { test_command: 'true', expected_output_json: { t: 'PASSED' } },
+    });
+    for (const evaluator of [null, tests(false)]) {
+      expect(by(overrides, evaluator)).toThrow(
+        expect.objectContaining({
+          code: 'schema_violation',
+          details: { issues: [expect.objectContaining({ path: 'runtime.eval_overrides.memory_mb' })] },
+        }),
+      );
+      expect(by({ eval_overrides: {} }, evaluator)).not.toThrow();
+    }
+    expect(by(overrides, tests(true))).not.toThrow();
   });
 });
 

@@ -1,5 +1,4 @@
 import { expect, it } from 'vitest';
-import { FloeError } from '../../../src/core/errors.ts';
 import { parseAs } from '../../../src/core/parse.ts';
 import { Sandboxes, StartLimits } from '../../../src/gateway/session/sandbox.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
@@ -145,31 +144,4 @@ it('refuses the back end none', async () => {
   const spec = runtimeSpecSchema.parse({ reuse });
   const request = none.reuseRequest({ name: 's', spec, proxy: null, readOnlyMounts: [] });
   await expect(request).rejects.toMatchObject({ code: 'unsupported', details: { path: 'runtime.reuse' } });
-});
-
-it('asks a back end again what it can do when it did not answer', async () => {
-  const provider = new NoneProvider();
-  const { capabilities } = await provider.describe();
-  const answers = [() => Promise.reject(new FloeError('runtime_unavailable', 'no engine')), () => provider.describe()];
-  const sandboxes = new Sandboxes({
-    providers: new Map([
-      [
-        'docker',
-        {
-          backend: 'docker',
-          probe: async () => null,
-          describe: async () => ({ ...(await (answers.shift() ?? provider.describe)()), capabilities }),
-          start: () => Promise.reject(new Error('not started')),
-        },
-      ],
-    ]),
-    defaultBackend: 'docker',
-    allowLocal: false,
-    uploadRoots: [],
-    startLimits: new StartLimits({}),
-  });
-  const spec = runtimeSpecSchema.parse({ reuse: {} });
-  const ask = () => sandboxes.reuseRequest({ name: 's', spec, proxy: null, readOnlyMounts: [] });
-  await expect(ask()).rejects.toMatchObject({ code: 'runtime_unavailable' });
-  await expect(ask()).rejects.toMatchObject({ code: 'unsupported', details: { path: 'runtime.reuse.restore' } });
 });

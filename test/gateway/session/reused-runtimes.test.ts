@@ -29,9 +29,10 @@ function pool(options: Options = {}) {
   const commands: string[] = [];
   const directories = new Set<string>();
   const egress: string[] = [];
+  const warnings: unknown[] = [];
   const reused = new ReusedRuntimes({
     clock,
-    log: silentLogger,
+    log: { ...silentLogger, warn: (...entry: unknown[]) => void warnings.push(entry) } as typeof silentLogger,
     maxCount: options.maxCount ?? 2,
     maxMb: options.maxMb ?? 1_000_000,
     idleMs: 60_000,
@@ -89,7 +90,7 @@ function pool(options: Options = {}) {
     await settle();
     return uses;
   };
-  return { clock, events, alive, commands, directories, egress, reused, start, take, open, session };
+  return { clock, events, alive, commands, directories, egress, warnings, reused, start, take, open, session };
 }
 
 describe('ReusedRuntimes', () => {
@@ -186,6 +187,22 @@ describe('ReusedRuntimes', () => {
     expect(alive.size).toBe(0);
   });
 
+  it('states how the health command failed last when it never succeeds', async () => {
+    const results = [FAILED, { ...ENDED_WELL, exitCode: 2, stdout: 'no response\n' }];
+    const { open, clock } = pool({
+      exec: ({ command }, signal) =>
+        command === 'ask' ? Promise.resolve(results.shift() ?? untilAborted(signal)) : undefined,
+    });
+    const opened = open('a', { health_command: 'ask', timeout_seconds: 3 });
+    opened.catch(() => {});
+    for (let i = 0; i < 12; i++) {
+      await settle();
+      clock.advance(250);
+    }
+    const message = 'the health check took longer than 3 s; its last try: it exited with 2: no response';
+    await expect(opened).rejects.toMatchObject({ code: 'prepare_failed', message: `runtime.reuse: ${message}` });
+  });
+
   it('waits until the health command succeeds before the first session', async () => {
     const answers = [FAILED, FAILED, ENDED_WELL];
     const { open, clock } = pool({
@@ -249,9 +266,19 @@ describe('ReusedRuntimes', () => {
     const small = pool({ maxMb: 4096 + 1024 });
     for (const key of ['a', 'b', 'a']) await small.session(key);
     expect(small.events).toEqual(['started', 'started', 'discarded', 'started', 'discarded']);
-    const none = pool({ maxCount: 0 });
+    expect(small.warnings).toEqual([]);
+    const none = pool({ maxCount: 0, maxMb: 0 });
     for (const _ of [1, 2]) await none.session('a');
     expect(none.events).toEqual(['started', 'discarded', 'started', 'discarded']);
+    expect(none.warnings).toEqual([]);
+  });
+
+  it('warns about a sandbox that is not kept because it is larger than all kept ones may be together', async () => {
+    const { session, events, warnings } = pool({ maxMb: 4096 + 1023 });
+    for (const _ of [1, 2]) await session('a');
+    expect(events).toEqual(['started', 'discarded', 'started', 'discarded']);
+    const limits = expect.objectContaining({ memory_mb: 5120, max_mb: 5119 });
+    expect(warnings[0]).toEqual([limits, expect.stringContaining('reused_runtimes.max_mb')]);
   });
 
   it('ends a sandbox that no session used for the idle time', async () => {

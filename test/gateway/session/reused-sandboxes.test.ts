@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { collect } from '../../../src/runtimes/collect.ts';
 import { EGRESS_PORT } from '../../../src/runtimes/environment.ts';
 import { runtimeSpecSchema } from '../../../src/schema/index.ts';
 import {
@@ -121,18 +122,20 @@ describeIf(await bubblewrapMissing(), 'a bubblewrap sandbox for several sessions
     expect(await processesMentioning(seconds)).toEqual([]);
   });
 
-  it("has no files that floe's evaluators left in the home directory, although no files are restored", async () => {
+  it('has no files that floe left in it, although no files are restored', async () => {
     const { begin, end, reused } = sandboxes;
     const spec = runtimeSpecSchema.parse({ reuse: { restore: 'none', reset_command: 'true' } });
     const first = await begin(spec);
     await output(
       first.runtime,
-      'cd; mkdir floe-0a; echo answer >floe-0a/session.json; ln -s /work floe-1b; echo mine >/work/left',
+      'echo mine | tee /work/left >/artifacts/made; cd; mkdir floe-0a; echo answer >floe-0a/session.json; ln -s /work floe-1b',
     );
+    const collected = await collect(first.runtime, { maxBytes: 1_000_000, paths: [] }, never);
+    expect(collected?.archive?.length).toBeGreaterThan(0);
     await end(first);
     const second = await begin(spec);
     expect(second.reusable.uses).toBe(2);
-    expect(await output(second.runtime, 'ls -A ~ /work')).toBe('/home/agent:\n\n/work:\nleft\n');
+    expect(await output(second.runtime, 'ls -A ~ /tmp /work')).toBe('/home/agent:\n\n/tmp:\n\n/work:\nleft\n');
     await end(second);
     await reused.close();
   });

@@ -144,6 +144,23 @@ describe('a session that needs much memory', () => {
     expect((await caller.submit(needing(6 * GIB))).session_ids).toHaveLength(1);
   });
 
+  it("is refused with the field of the evaluator's fresh runtime when that one needs the most", async () => {
+    await register('n1', 4 * GIB);
+    const runtime = { ...needing(1 * GIB).runtime, eval_overrides: { memory_mb: 8192 } };
+    const evaluator = {
+      strategy: 'test_on_output',
+      config: { test_command: 'true', expected_output_json: { t: 'PASSED' } },
+    };
+    const refused = await caller.call('POST', '/rollout/task/submit', needing(1 * GIB, { runtime, evaluator }));
+    expect(refused).toMatchObject({
+      status: 422,
+      body: { error: { code: 'unsupported', details: { path: 'runtime.eval_overrides.memory_mb', needed_mb: 8224 } } },
+    });
+    expect(refused.body.error.message).toMatch(
+      /^runtime\.eval_overrides\.memory_mb: .*lower runtime\.eval_overrides\.memory_mb/,
+    );
+  });
+
   it('is accepted again when its submission is repeated after the only node that can run it was removed', async () => {
     const large = needing(8 * GIB, { task_id: 'large' });
     await register('n1', 16 * GIB);
