@@ -6,7 +6,7 @@ import { buildIntoStore } from '../../src/cli/image-builders.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import { rootFileSystemOf } from '../../src/sandbox-images/forms.ts';
 import { imageSettingsSchema, openImageStore } from '../../src/sandbox-images/node-images.ts';
-import { firstMissing } from '../../verify/services/container-engine.ts';
+import { firstMissing, removeEngineDirectory } from '../../verify/services/container-engine.ts';
 import { type PodmanHome, podmanHome } from '../../verify/services/podman-service.ts';
 import { describeIf } from '../skip.ts';
 
@@ -23,7 +23,8 @@ describeIf(missing === null ? null : `${missing} is not installed`, 'buildIntoSt
   });
   afterEach(() => vi.unstubAllEnvs());
   afterAll(() => {
-    for (const path of [dir, home.dir]) rmSync(path, { recursive: true, force: true });
+    rmSync(dir, { recursive: true, force: true });
+    removeEngineDirectory(home.dir);
   });
 
   function built(dockerfile: string, env: Readonly<Record<string, string>> = home.env) {

@@ -11,6 +11,18 @@ const START_TIMEOUT_MS = 60_000;
 const POLL_INTERVAL_MS = 50;
 
 /**
+ * Shell commands that remove the directory `$dir` of an engine with the mounts below it, which the engine may leave although it has ended.
+ * Tries again for ten seconds, because processes that are ending still write files.
+ */
+const REMOVE_DIRECTORY = `tries=0
+while [ -e "$dir" ] && [ "$tries" -lt 100 ]; do
+  grep -oE " $dir/[^ ]+" /proc/self/mounts | sort -r | while read -r mount; do umount -l "$mount"; done
+  chmod -R u+rwX "$dir"
+  rm -rf "$dir" || sleep 0.1
+  tries=$((tries + 1))
+done`;
+
+/**
  * Shell script that stops the engine and removes its files when the script's stdin closes. This happens when the process that started the
  * engine ends. Arguments: the engine's directory, its process id, which is that of its process group, too, the command that removes what the engine leaves.
  */
@@ -22,9 +34,7 @@ kill "$pid" 2>/dev/null
 tries=0
 while kill -0 "$pid" 2>/dev/null && [ "$tries" -lt 200 ]; do sleep 0.1; tries=$((tries + 1)); done
 kill -s KILL -- "-$pid" 2>/dev/null
-grep -oE " $dir/[^ ]+" /proc/self/mounts | sort -r | while read -r mount; do umount -l "$mount"; done
-chmod -R u+rwX "$dir"
-rm -rf "$dir"`;
+${REMOVE_DIRECTORY}`;
 
 /** How a private container engine is started. */
 export type EngineCommand = {
@@ -57,6 +67,12 @@ export function firstMissing(programs: readonly string[]): string | null {
   const isMissing = (program: string): boolean =>
     spawnSync('/bin/sh', ['-c', 'command -v "$1"', 'sh', program]).status !== 0;
   return programs.find(isMissing) ?? null;
+}
+
+/** Removes the directory of an engine that has ended, with the mounts below it. Throws an `Error` when it still exists after ten seconds. */
+export function removeEngineDirectory(dir: string): void {
+  const { stderr } = spawnSync('/bin/sh', ['-c', `dir=$1; ${REMOVE_DIRECTORY}`, 'sh', dir], { encoding: 'utf8' });
+  if (existsSync(dir)) throw new Error(`${dir} could not be removed: ${stderr.trim().slice(-500)}`);
 }
 
 /** Starts an engine. Rejects with an `Error` that contains the end of its log when it does not respond in time. */

@@ -1,9 +1,9 @@
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { makeImage } from '../fixtures/image.ts';
-import { firstMissing, type PrivateEngine, startEngine } from './container-engine.ts';
+import { firstMissing, type PrivateEngine, removeEngineDirectory, startEngine } from './container-engine.ts';
 
 /**
  * Shell script that ends what outlives the service: the containers, and the process that keeps the user namespace of a user without root
@@ -34,7 +34,7 @@ export function podmanMissing(): string | null {
     return status === 0 ? null : `this machine cannot run a Podman container: ${stderr.trim().slice(-500)}`;
   } finally {
     spawnSync('/bin/sh', ['-c', CLEANUP], { env });
-    rmSync(home.dir, { recursive: true, force: true });
+    removeEngineDirectory(home.dir);
   }
 }
 
