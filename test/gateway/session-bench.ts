@@ -6,6 +6,7 @@ import type { PostRunHook } from '../../src/evaluators/post-run-hook.ts';
 import { StagePools } from '../../src/gateway/node/stage-pools.ts';
 import { Attempt } from '../../src/gateway/session/attempt.ts';
 import { PrewarmedRuntimes } from '../../src/gateway/session/prewarmed-runtimes.ts';
+import type { ProxySockets } from '../../src/gateway/session/proxy-sockets.ts';
 import { ReusedRuntimes } from '../../src/gateway/session/reused-runtimes.ts';
 import { Sandboxes, StartLimits } from '../../src/gateway/session/sandbox.ts';
 import { SandboxStops } from '../../src/gateway/session/sandbox-stops.ts';
@@ -34,6 +35,15 @@ const NO_ARTIFACTS: ExecResult = { ...ENDED_WELL, stdout: 'empty 1\n' };
 /** Returns a promise that never resolves. It rejects with the reason of `signal` when `signal` aborts. */
 export function untilAborted(signal: AbortSignal): Promise<never> {
   return raceAbort(new Promise<never>(() => {}), signal);
+}
+
+/** Paths of sockets in directories that are only recorded, in `directories`. */
+export function fakeSockets(directories = new Set<string>()): ProxySockets {
+  return {
+    pathOf: (name) => `/tmp/${name}`,
+    createDirectory: async (path) => void directories.add(path),
+    removeDirectory: async (path) => void directories.delete(path),
+  };
 }
 
 /**
@@ -165,7 +175,7 @@ export function bench(parts: BenchParts = {}): Bench {
     hooks: parts.hooks ?? [],
     engines: { info: () => [], modeOf: () => refuse(), detokenize: () => refuse() },
     egressHosts: [],
-    sockets: { pathOf: (name) => `/tmp/${name}`, createDirectory: async () => {}, removeDirectory: async () => {} },
+    sockets: fakeSockets(),
     sandboxes: new Sandboxes({
       providers: new Map([
         [
@@ -199,14 +209,14 @@ export function bench(parts: BenchParts = {}): Bench {
     uploadRoots: [],
     prewarmed: new PrewarmedRuntimes({
       ...{ clock, log: silentLogger, count: 0, maxMb: 0, idleMs: 0 },
-      sockets: { pathOf: (name) => `/tmp/${name}`, createDirectory: async () => {}, removeDirectory: async () => {} },
+      sockets: fakeSockets(),
       sandboxes: { awaitPermit: () => refuse(), start: () => refuse() },
       openEgress: async () => null,
     }),
     stops: new SandboxStops({ maxCount: 0, maxMb: 0 }),
     reused: new ReusedRuntimes({
       ...{ clock, log: silentLogger, maxCount: 2, maxMb: 100_000, idleMs: 60_000 },
-      sockets: { pathOf: (name) => `/tmp/${name}`, createDirectory: async () => {}, removeDirectory: async () => {} },
+      sockets: fakeSockets(),
       openEgress: async () => null,
     }),
   } satisfies RunnerDeps;

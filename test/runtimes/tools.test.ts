@@ -263,7 +263,7 @@ describe.each(runtimeBackendSchema.options)('tools in the %s runtime', (backend)
         const pty = terminal();
         const [seconds, foreground] = [uniqueSeconds(), uniqueSeconds()];
         const running = pty.run(`sleep ${seconds} & sleep ${foreground}; echo after`, MINUTE, never);
-        await untilRunning(foreground);
+        for (const program of [seconds, foreground]) await untilRunning(program);
         pty.interrupt();
         expect(await running).toMatchObject({ exitCode: 130, processEnd: null });
         expect(await processesMentioning(seconds)).not.toEqual([]);

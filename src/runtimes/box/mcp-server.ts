@@ -13,7 +13,7 @@ const cwd = process.cwd();
 const env = Object.fromEntries(
   Object.entries(process.env).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]])),
 );
-const options = { root: null, marks: {}, onIdle: () => {} };
+const options = { root: null, marks: {}, onIdle: async () => {} };
 const spec = { program: null, cwd, env, prefix: [] };
 const sessions = {
   shell: new ToolSession({ ...spec, kind: 'shell' }, options),

@@ -17,8 +17,8 @@ export type BoxToolsOptions = {
   readonly root: string | null;
   /** Environment variables that every process gets, by which the gateway finds it when this process has died. */
   readonly marks: Readonly<Record<string, string>>;
-  /** Called when the last shell or Python process has been closed. */
-  readonly onIdle: () => void;
+  /** Called when the last shell or Python process has been closed, which waits for the result. Must not reject. */
+  readonly onIdle: () => Promise<void>;
 };
 
 /** A shell or a Python process. It is started by its first run, and by the first run after it has ended. */
@@ -154,7 +154,7 @@ export class BoxTools {
       case 'tool_close':
         await this.sessions.get(request.process)?.close();
         this.sessions.delete(request.process);
-        if (this.isIdle) this.options.onIdle();
+        if (this.isIdle) await this.options.onIdle();
         break;
       case 'tool_read': {
         const { content, ...rest } = await this.files.read(request.path, request);

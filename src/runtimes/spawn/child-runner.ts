@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { systemClock } from '../../core/clock.ts';
+import { sleep, systemClock } from '../../core/clock.ts';
 import {
   isAlive,
   processesOfGroup,
@@ -113,9 +113,15 @@ export class ChildRunner {
     for (const entry of this.running.values()) killAll(entry);
   }
 
-  /** Kills every other process of the pid namespace when it belongs to commands and none of them runs. */
-  endRest(): void {
-    if (this.running.size === 0) this.strangers();
+  /**
+   * Kills every other process of the pid namespace when it belongs to commands and none of them runs. Resolves when they have ended, or after
+   * a second for a process that hangs in the kernel.
+   */
+  async endRest(): Promise<void> {
+    for (let pollMs = EXIT_POLL_MS; pollMs < MAX_EXIT_POLL_MS; pollMs *= 2) {
+      if (this.running.size > 0 || this.strangers().length === 0) return;
+      await sleep(systemClock, pollMs);
+    }
   }
 
   private follow(id: number, entry: RunningCommand, child: ChildProcess, request: HelperSpawnRequest): void {

@@ -9,7 +9,7 @@ import { runtimeSpecSchema } from '../../../src/schema/index.ts';
 import { bubblewrapMissing, never, processesThatMount, Workbench } from '../../runtimes/workbench.ts';
 import { describeIf } from '../../skip.ts';
 import { ask, closed, prewarm, serve } from '../reuse-bench.ts';
-import { bench, ENDED_WELL, runtimeOf, settle } from '../session-bench.ts';
+import { bench, ENDED_WELL, fakeSockets, runtimeOf, settle } from '../session-bench.ts';
 
 type SpecInput = Parameters<typeof runtimeSpecSchema.parse>[0] & object;
 
@@ -32,11 +32,7 @@ function fakes(
     count: options.count ?? 1,
     maxMb: options.maxMb ?? 100_000,
     idleMs: 60_000,
-    sockets: {
-      pathOf: (name) => name,
-      createDirectory: async (path) => void directories.add(path),
-      removeDirectory: async (path) => void directories.delete(path),
-    },
+    sockets: fakeSockets(directories),
     sandboxes: {
       awaitPermit: async () => () => {},
       start: async (request) => {

@@ -6,7 +6,7 @@ import { ReusedRuntimes, type ReuseEvent } from '../../../src/gateway/session/re
 import { silentLogger } from '../../../src/observe/log.ts';
 import type { ExecRequest, ExecResult, Runtime } from '../../../src/runtimes/runtime.ts';
 import { runtimeSpecSchema } from '../../../src/schema/index.ts';
-import { ENDED_WELL, runtimeOf, settle, untilAborted } from '../session-bench.ts';
+import { ENDED_WELL, fakeSockets, runtimeOf, settle, untilAborted } from '../session-bench.ts';
 
 const never = new AbortController().signal;
 const FAILED: ExecResult = { ...ENDED_WELL, exitCode: 7, stderr: 'no server' };
@@ -36,11 +36,7 @@ function pool(options: Options = {}) {
     maxCount: options.maxCount ?? 2,
     maxMb: options.maxMb ?? 1_000_000,
     idleMs: 60_000,
-    sockets: {
-      pathOf: (name) => name,
-      createDirectory: async (path) => void directories.add(path),
-      removeDirectory: async (path) => void directories.delete(path),
-    },
+    sockets: fakeSockets(directories),
     openEgress: async (_spec, socketPath) => {
       egress.push(`open ${socketPath}`);
       return { close: async () => void egress.push(`close ${socketPath}`) };
@@ -99,7 +95,10 @@ describe('ReusedRuntimes', () => {
     const reuse = { services: ['serve'], reset_command: 'clean', health_command: 'ask' };
     expect(await session('a', reuse)).toBe(1);
     expect(commands).toEqual(['snapshot', 'serve', 'ask', 'restore', 'serve', 'clean', 'ask']);
-    expect(egress).toEqual([expect.stringMatching(/^open u\w+-e$/), expect.stringMatching(/^close u\w+-e$/)]);
+    expect(egress).toEqual([
+      expect.stringMatching(/^open \/tmp\/u\w+-e$/),
+      expect.stringMatching(/^close \/tmp\/u\w+-e$/),
+    ]);
     commands.length = 0;
     expect(await session('a', reuse)).toBe(2);
     expect(commands).toEqual(['ask', 'restore', 'serve', 'clean', 'ask']);
