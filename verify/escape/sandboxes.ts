@@ -204,8 +204,7 @@ async function explode(
     (error: unknown): BombEnd | Error => (error === TIMED_OUT ? 'deadline' : (error as Error)),
   );
   // When the command has ended, no process of it may be left.
-  const count = 'ls -d /proc/[0-9]* | wc -l';
-  const after = await execFor(runtime, { command: count }, BOMB_MS).catch(() => null);
+  const after = await execFor(runtime, { command: COUNT_PROCESSES }, BOMB_MS).catch(() => null);
   if (after === null) {
     await runtime.stop();
     sandboxes[index] = await start();
@@ -217,6 +216,9 @@ async function explode(
   return { end, seen };
 }
 
+/** Shell command that counts the processes in a sandbox. Those that have ended wait for the first process of the sandbox, and do not count. */
+const COUNT_PROCESSES =
+  'for file in /proc/[0-9]*/stat; do read -r line <"$file" && case $line in *") Z "* | *") X "*) ;; *) echo x ;; esac; done 2>/dev/null | wc -l';
 /** Maximum number of processes in a sandbox while one command runs: the command, its shell and pipeline, and those of floe. */
 const MAX_IDLE_PROCESSES = 8;
 

@@ -22,7 +22,7 @@ import {
 import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
 import { unenforcedLimits } from '../bubblewrap/diagnosis.ts';
-import { AGENT_HOME } from '../bubblewrap/host.ts';
+import { AGENT_HOME, countsProcessesPerNamespace } from '../bubblewrap/host.ts';
 import { seccompProfile } from '../container/seccomp.ts';
 import { baseEnvironment, checkEnvironment, egressEnvironment, HOST_PATH, PROXY_PORT } from '../environment.ts';
 import type { Cgroup, Cgroups } from '../processes/cgroup.ts';
@@ -45,6 +45,16 @@ const run = promisify(execFile);
 
 /** Number of tasks of Apptainer itself in the control group of a sandbox. */
 const APPTAINER_TASKS = 64;
+/**
+ * Number of tasks by which RLIMIT_NPROC of a sandbox is higher than its task limit. With this margin the checks detect that the limit is
+ * exceeded before a fork fails.
+ */
+const SPARE_TASKS = 8;
+/**
+ * Shell script that runs a command with an RLIMIT_NPROC, which holds for its sandbox as a whole, so that a fork bomb cannot outrun the
+ * checks. Arguments: the number of tasks, the command.
+ */
+const LIMIT_SCRIPT = 'ulimit -p "$1" 2>/dev/null || ulimit -u "$1" 2>/dev/null; shift; exec "$@"';
 /** Maximum time in milliseconds in which a sandbox ends by itself before it is killed. */
 const END_MS = 1_000;
 /** Maximum number of characters of the output of a sandbox that did not start, taken from its end, that the error message quotes. */
@@ -246,6 +256,8 @@ export class ApptainerProvider implements RuntimeProvider {
     spawner: Spawner,
   ): Promise<Sandbox> {
     const { spec } = request;
+    const taskCount = spec.max_processes + BOX_TASKS + APPTAINER_TASKS;
+    const limiting = ['/bin/sh', '-c', LIMIT_SCRIPT, 'floe-limit', String(taskCount + SPARE_TASKS)];
     const sandboxed = { ...request, proxy: spec.network === 'host' ? null : request.proxy };
     const args = apptainerArgs({
       program: this.options.command,
@@ -254,12 +266,15 @@ export class ApptainerProvider implements RuntimeProvider {
       seccomp: this.profilePath,
       mounts: boxMounts(join(dir, 'sockets'), programs, sandboxed),
       hasNetwork: spec.network === 'host',
-      argv: boxServerCommand(programs, sandboxed, { reportsEnvironment: true }),
+      argv: [
+        ...(countsProcessesPerNamespace() ? limiting : []),
+        ...boxServerCommand(programs, sandboxed, { reportsEnvironment: true }),
+      ],
     });
     const cgroups = await this.options.cgroups();
     const limits = {
       memoryBytes: spec.memory_mb * MIB + BOX_BYTES,
-      taskCount: spec.max_processes + BOX_TASKS + APPTAINER_TASKS,
+      taskCount,
       cpus: spec.cpus,
     };
     const cgroup = (await cgroups?.create(request.name, limits)) ?? null;

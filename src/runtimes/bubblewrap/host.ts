@@ -105,7 +105,7 @@ export async function describeHost(shareDir: string, architecture: Architecture)
   await writeFile(join(shareDir, 'empty'), '');
   return {
     mode: await hostMode(),
-    countsProcessesPerNamespace: atLeastLinux(5, 14),
+    countsProcessesPerNamespace: countsProcessesPerNamespace(),
     snapshots: snapshotMethod(),
     programArgs: await programArgs(),
     etcBinds,
@@ -150,6 +150,11 @@ async function hostMode(): Promise<'root' | 'user'> {
 /** Returns how sandboxes get the files of snapshots on this host. */
 export function snapshotMethod(): SandboxHost['snapshots'] {
   return atLeastLinux(6, 6) ? 'overlay' : 'copy';
+}
+
+/** Whether RLIMIT_NPROC counts the processes of each user namespace separately on this host. */
+export function countsProcessesPerNamespace(): boolean {
+  return atLeastLinux(5, 14);
 }
 
 function atLeastLinux(major: number, minor: number): boolean {

@@ -35,6 +35,14 @@ describeIf(missing, 'an Apptainer sandbox', () => {
     expect(stdout).toBe('0\nCapEff:\t00000000000800fb\nCapBnd:\t00000000000800fb\nNoNewPrivs:\t1\nSeccomp:\t2\n');
   });
 
+  it('cannot raise the limit that the kernel sets on its processes', async () => {
+    const limit = 'grep "^Max processes" /proc/self/limits';
+    const { stdout } = await sh(`${limit}; ulimit -p 5000 2>&1 || ulimit -u 5000; ${limit}`);
+    const [first, last] = [stdout.trim().split('\n').at(0), stdout.trim().split('\n').at(-1)];
+    expect(first).toMatch(/^Max processes +616 +616 /);
+    expect(last).toBe(first);
+  });
+
   it('can create no namespace with unshare', async () => {
     const { stderr, exitCode } = await sh('unshare --user true');
     expect(stderr).toContain('Operation not permitted');
