@@ -10,6 +10,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'CPU time of a request made canonical, compared with JSON.parse',
     load: () => import('./dialects/main.ts'),
   },
+  export: {
+    summary: "CPU time of exports in each trainer's format, as JSON lines and as Arrow",
+    load: () => import('./export.ts'),
+  },
   pool: {
     summary: 'throughput of each way to choose an engine, simulated',
     load: () => import('./pool.ts'),

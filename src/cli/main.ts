@@ -23,6 +23,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   watch: async () => (await import('./watch.ts')).registerWatch,
   results: async () => (await import('./results.ts')).registerResults,
   cancel: async () => (await import('./cancel.ts')).registerCancel,
+  export: async () => (await import('./export.ts')).registerExport,
   trace: async () => (await import('./trace.ts')).registerTrace,
   artifacts: async () => (await import('./artifacts.ts')).registerArtifacts,
   engines: async () => (await import('./engines.ts')).registerEngines,

@@ -16,6 +16,8 @@ const DIGIT_AND_COMMA = 0x2c30;
 const BLOCK = 2048;
 /** Number of bytes that are converted to base64 in one call. It is a multiple of three, so that only the last piece has padding. */
 const BASE64_PIECE = 3 * 64 * 1024;
+const TRUE = Buffer.from('true,');
+const FALSE = Buffer.from('false,');
 const LEAST_INT32 = -(2 ** 31);
 
 /**
@@ -114,6 +116,18 @@ export class JsonWriter {
       at += 2;
     }
     this.length = at;
+    this.close();
+  }
+
+  /** Writes a JSON array of booleans: `false` for 0, else `true`. */
+  booleans(values: Uint8Array): void {
+    this.open();
+    this.reserve(values.length * FALSE.length);
+    for (let i = 0; i < values.length; i++) {
+      const text = values[i] === 0 ? FALSE : TRUE;
+      this.bytes.set(text, this.length);
+      this.length += text.length;
+    }
     this.close();
   }
 

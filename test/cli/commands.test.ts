@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { tableFromIPC } from 'apache-arrow';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
@@ -95,6 +96,44 @@ describe('the floe command', () => {
     expect(lastJson(await floe('status', '--json'))).toMatchObject({ sessions: { COMPLETED: 2 } });
     expect((await floe('watch', 'cli-test')).stdout).toContain('COMPLETED');
     expect((await floe('cancel', 'cli-test')).stdout).toContain('2 of 2 sessions ended');
+  });
+
+  it('exports the samples of a finished task in a format of a trainer', async () => {
+    const agent = { harness: 'shell', custom_shell: oneCall('hi') };
+    const [result] = await stack.run({ instruction: 'hi', agent, evaluator: { strategy: 'session_completed' } });
+    const [trace] = result?.trajectory?.traces ?? [];
+    const task = result?.task_id ?? '';
+    const exported = await floe('export', task, '--format', 'slime');
+    expect(exported).toMatchObject({
+      code: 0,
+      stderr: expect.stringContaining('Wrote 1 groups with 1 samples as slime; 0 samples cannot be trained on.'),
+    });
+    expect(lastJson(exported)).toMatchObject({
+      tokens: [...(trace?.prompt_ids ?? [0]), ...(trace?.response_ids ?? [0])],
+      loss_mask: trace?.loss_mask,
+      reward: 1,
+      session_id: result?.session_id,
+    });
+
+    const file = join(stack.dir, 'rows.arrow');
+    expect(await floe('export', task, '--encoding', 'arrow', '-o', file)).toMatchObject({ code: 0, stdout: '' });
+    expect(
+      tableFromIPC(await readFile(file))
+        .get(0)
+        ?.toJSON(),
+    ).toMatchObject({ session_id: result?.session_id });
+
+    const formats = await floe('export');
+    expect(formats.stdout).toMatch(/roll +trace +.*sequence_length, pad_token_id, tag/);
+    const wrong: [string[], string, number?][] = [
+      [[task, '--format', 'roll'], 'sequence_length'],
+      [[task, '--format', 'roll', '--set', 'tag'], '--set "tag" does not have the form option=value'],
+      [[task, '-o', '/nowhere/rows'], '/nowhere/rows cannot be written', 1],
+      [['absent'], 'absent'],
+    ];
+    for (const [args, message, code = 2] of wrong) {
+      expect(await floe('export', ...args)).toMatchObject({ code, stderr: expect.stringContaining(message) });
+    }
   });
 
   it('writes the artifacts of a session to a file or standard output, and lists them', async () => {

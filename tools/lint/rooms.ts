@@ -37,6 +37,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
     'observe',
   ],
   sim: ['schema', 'core', 'tokens'],
+  trainers: ['schema', 'core', 'tokens'],
   deployment: ['schema', 'core'],
   plugins: ['schema', 'core', 'tokens', 'runtimes', 'harnesses', 'evaluators'],
   testing: [

@@ -1,0 +1,103 @@
+// Measures the CPU time of exports: groups of finished sessions encoded in each trainer's format, as JSON lines and as Arrow.
+//
+//   npm run bench -- export [--quick] [--json]
+//
+// Each sample has one trace of 20,000 tokens in 40 turns, a third of which are sampled. Messages are short, because their text is copied
+// and does not differ between formats. Reading the stored trajectory is measured as a row of its own. The results are medians over many runs
+// after a warm-up. The CPU time is that of the whole process, including the garbage collector's threads.
+import { sessionSummary } from '../src/core/session-summary.ts';
+import type { SessionResult, Trace, Trajectory } from '../src/schema/index.ts';
+import {
+  describeFormats,
+  ENCODINGS,
+  type Encoding,
+  encodeExport,
+  type FormatName,
+  trainingGroups,
+} from '../src/trainers/index.ts';
+import { seededRandom } from '../tools/seeded-random.ts';
+import { median, printReport, type ReportRow, round } from './report.ts';
+
+const isQuick = process.argv.includes('--quick');
+const RUNS = isQuick ? 5 : 21;
+const WARM_UP = isQuick ? 3 : 10;
+const GROUPS = 4;
+const SAMPLES = 8;
+const TURNS = 40;
+const TOKENS_PER_TURN = 500;
+const SAMPLED_PER_TURN = 167;
+const TOKENS = TURNS * TOKENS_PER_TURN;
+const TOTAL_TOKENS = GROUPS * SAMPLES * TOKENS;
+const VOCABULARY = 151_643;
+
+/** The format that repeats the prompt in every step, so that it writes many times the tokens of a trace. It is left out of the keys. */
+const REPEATING: FormatName = 'rllm';
+
+const OPTIONS: Partial<Record<FormatName, Readonly<Record<string, unknown>>>> = {
+  verl_batch: { prompt_length: TOKENS_PER_TURN, response_length: TOKENS, pad_token_id: 0 },
+  roll: { sequence_length: TOKENS, pad_token_id: 0 },
+};
+
+function resultOf(group: number, sample: number): SessionResult {
+  const next = seededRandom(group * SAMPLES + sample);
+  const ids = Array.from({ length: TOKENS }, () => Math.floor(next() * VOCABULARY));
+  const prompt = TOKENS_PER_TURN - SAMPLED_PER_TURN;
+  const mask = Array.from({ length: TOKENS - prompt }, (_, i) => (i % TOKENS_PER_TURN < SAMPLED_PER_TURN ? 1 : 0));
+  const sessionId = `ses_${group}_${sample}`;
+  const trace: Trace = {
+    trace_id: `${sessionId}.1.0`,
+    prompt_ids: ids.slice(0, prompt),
+    response_ids: ids.slice(prompt),
+    loss_mask: mask,
+    response_logprobs: mask.map((trained) => (trained === 1 ? Math.fround(Math.log(1 - next() ** 3)) : 0)),
+    version_spans: [{ version: 'v1', start: 0, end: mask.length }],
+    constrained_spans: [],
+    prompt_messages: [{ role: 'user', content: 'go' }],
+    response_messages: [{ role: 'assistant', content: 'done' }],
+    tools: [],
+    routed_experts: null,
+    finish_reason: 'stop',
+    reward: sample % 2,
+    completion_ids: [],
+    metadata: {},
+  };
+  const attempt = { session_id: sessionId, task_id: `tsk_${group}`, sample_index: sample, attempt: 1, epoch: 1 };
+  const summary = sessionSummary(attempt, 'completed', { reward: sample % 2, trainable_tokens: 1, trace_count: 1 });
+  return { ...summary, trajectory: { traces: [trace], images: {} } as unknown as Trajectory };
+}
+
+/** Returns the millions of tokens per CPU second with which `work` handles all tokens, as the median of {@link RUNS} calls. */
+function rate(work: () => unknown): number {
+  for (let i = 0; i < WARM_UP; i++) work();
+  const rates: number[] = [];
+  for (let i = 0; i < RUNS; i++) {
+    const start = process.cpuUsage();
+    work();
+    const { user, system } = process.cpuUsage(start);
+    rates.push(TOTAL_TOKENS / (user + system));
+  }
+  return median(rates) ?? 0;
+}
+
+const results = Array.from({ length: GROUPS }, (_, group) =>
+  Array.from({ length: SAMPLES }, (_, sample) => resultOf(group, sample)),
+).flat();
+const texts = results.map((result) => JSON.stringify(result));
+const groups = trainingGroups(results);
+const reading = rate(() => trainingGroups(texts.map((text) => JSON.parse(text) as SessionResult)));
+const rows: ReportRow[] = [['read stored results', `${round(reading)} M tokens/s`, 'JSON.parse and typed arrays']];
+const slowest: Record<Encoding, number> = { jsonl: Number.POSITIVE_INFINITY, arrow: Number.POSITIVE_INFINITY };
+for (const { name } of describeFormats()) {
+  const rates = ENCODINGS.map((encoding) => {
+    const options = OPTIONS[name] ?? {};
+    const value = rate(() => encodeExport(groups, { format: name, options }, encoding));
+    if (name !== REPEATING) slowest[encoding] = Math.min(slowest[encoding], value);
+    return `${round(value)}`;
+  });
+  rows.push([name, `${rates[0]} M tokens/s`, `${rates[1]} M tokens/s as Arrow`]);
+}
+printReport(`export of ${TOTAL_TOKENS} tokens, per CPU second`, rows, {
+  read_tokens_per_s: round(reading * 1e6, 0),
+  jsonl_tokens_per_s: round(slowest.jsonl * 1e6, 0),
+  arrow_tokens_per_s: round(slowest.arrow * 1e6, 0),
+});

@@ -1,0 +1,41 @@
+import type { TrainingRow } from './training-row.ts';
+
+/** Routed experts in the layout of a trainer. `data` holds the rows in C order, little-endian, as base64. */
+export type ExpertArray = {
+  readonly dtype: 'int16' | 'int32';
+  /** [positions, layers, experts per token] */
+  readonly shape: readonly [number, number, number];
+  readonly data: string;
+};
+
+export type ExpertLayout = {
+  readonly dtype: ExpertArray['dtype'];
+  /** Whether the last position, of which the engine reports no experts, has a row of zeros: T rows instead of T - 1. */
+  readonly lastRow: boolean;
+  /** Whether positions at the start that the engine left out have rows of zeros. Otherwise the result is `null` when there are any. */
+  readonly fillStart: boolean;
+};
+
+const READERS = {
+  uint8: (data: Buffer) => data,
+  uint16: (data: Buffer) => new Uint16Array(aligned(data)),
+  int32: (data: Buffer) => new Int32Array(aligned(data)),
+} as const;
+
+/** Returns the experts of a row in a trainer's layout; `null` when the engine reported none, or not for all positions. */
+export function expertArray(row: TrainingRow, { dtype, lastRow, fillStart }: ExpertLayout): ExpertArray | null {
+  const experts = row.routedExperts;
+  if (experts === null || (experts.start > 0 && !fillStart)) return null;
+  const [, layers, perToken] = experts.shape;
+  const positions = row.promptIds.length + row.responseIds.length - (lastRow ? 0 : 1);
+  const length = positions * layers * perToken;
+  const values = dtype === 'int16' ? new Int16Array(length) : new Int32Array(length);
+  values.set(READERS[experts.dtype](Buffer.from(experts.data, 'base64')), experts.start * layers * perToken);
+  const bytes = Buffer.from(values.buffer, values.byteOffset, values.byteLength);
+  return { dtype, shape: [positions, layers, perToken], data: bytes.toString('base64') };
+}
+
+/** Returns the bytes in a buffer of their own, whose start is aligned for typed arrays. */
+function aligned(data: Buffer): ArrayBuffer {
+  return data.buffer.slice(data.byteOffset, data.byteOffset + data.length) as ArrayBuffer;
+}

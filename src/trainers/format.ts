@@ -1,0 +1,147 @@
+import { FloeError } from '../core/errors.ts';
+import type { ChatMessage } from '../schema/index.ts';
+import type { TrainingGroup, TrainingRow, TrainingSample } from './training-row.ts';
+
+/** A column of booleans, one byte each. It is written as `true` and `false`, where a Uint8Array is written as 1 and 0. */
+export class Booleans {
+  readonly values: Uint8Array;
+
+  constructor(values: Uint8Array) {
+    this.values = values;
+  }
+}
+
+/** A value that has no token columns, such as a list of messages. */
+export class Json {
+  readonly value: unknown;
+
+  constructor(value: unknown) {
+    this.value = value;
+  }
+}
+
+/** A value of a record. Token columns are typed arrays, so that they are written without a number object for each token. */
+export type RecordValue =
+  | null
+  | boolean
+  | number
+  | string
+  | Int32Array
+  | Float32Array
+  | Uint8Array
+  | Booleans
+  | Json
+  | readonly RecordValue[]
+  | { readonly [name: string]: RecordValue };
+
+/** What a trainer reads as one object, with the trainer's own field names. */
+export type TrainerRecord = { readonly [name: string]: RecordValue };
+
+/** Groups with the advantages of their samples. */
+export type TrainingBatch = {
+  readonly groups: readonly { readonly group: TrainingGroup; readonly advantages: readonly number[] | null }[];
+};
+
+/** A row with its place in a batch. The numbers count from 0. */
+export type PlacedRow = {
+  readonly row: TrainingRow;
+  readonly sample: TrainingSample;
+  readonly group: TrainingGroup;
+  readonly groupNumber: number;
+  /** Number of the sample in the batch. */
+  readonly sampleNumber: number;
+  /** Number of the row in the batch. */
+  readonly rowNumber: number;
+  /** Number of the row in its sample. */
+  readonly rowIndex: number;
+  /** The advantage of the row's sample; `null` when the batch has no advantages. */
+  readonly advantage: number | null;
+};
+
+/** The rows of a batch that belong to one sample. */
+export type PlacedSample = Pick<PlacedRow, 'sample' | 'group' | 'groupNumber' | 'sampleNumber' | 'advantage'> & {
+  readonly rows: readonly PlacedRow[];
+};
+
+/** Returns the samples of a batch with their rows, in order. */
+export function placedSamples(batch: TrainingBatch): PlacedSample[] {
+  let sampleNumber = 0;
+  let rowNumber = 0;
+  return batch.groups.flatMap(({ group, advantages }, groupNumber) =>
+    group.samples.map((sample, index) => {
+      const place = {
+        sample,
+        group,
+        groupNumber,
+        sampleNumber: sampleNumber++,
+        advantage: advantages?.[index] ?? null,
+      };
+      return {
+        ...place,
+        rows: sample.rows.map((row, rowIndex) => ({ ...place, row, rowIndex, rowNumber: rowNumber++ })),
+      };
+    }),
+  );
+}
+
+/** Returns the rows of a batch, in order. */
+export function placedRows(batch: TrainingBatch): PlacedRow[] {
+  return placedSamples(batch).flatMap(({ rows }) => rows);
+}
+
+/** Returns the rows of a batch of which at least one token is trained. */
+export function trainedRows(batch: TrainingBatch): PlacedRow[] {
+  return placedRows(batch).filter(({ row }) => row.lossMask.includes(1));
+}
+
+/** Returns the advantage of a row. Throws `unsupported` when the batch was made without advantages, which `format` needs. */
+export function requiredAdvantage({ advantage }: PlacedRow, format: string): number {
+  if (advantage !== null) return advantage;
+  throw new FloeError('unsupported', `the format ${format} needs advantages; choose a method other than "none"`, {
+    format,
+  });
+}
+
+/** Returns the only row of a sample. Throws `unsupported` when it has another number of rows, with the advice `instead`. */
+export function onlyRow({ sample, rows }: PlacedSample, format: string, instead: string): PlacedRow {
+  const [row] = rows;
+  if (row !== undefined && rows.length === 1) return row;
+  throw new FloeError(
+    'unsupported',
+    `session ${sample.sessionId} has ${rows.length} traces, but the format ${format} has one row for each sample; ${instead}`,
+    { session_id: sample.sessionId, traces: rows.length, format },
+  );
+}
+
+/** Returns the text of the assistant's messages in the response, without the text of tool results. */
+export function responseText({ responseMessages }: TrainingRow): string {
+  return responseMessages.flatMap((message) => (message.role === 'assistant' ? [textOf(message)] : [])).join('');
+}
+
+function textOf({ content }: ChatMessage): string {
+  if (typeof content === 'string') return content;
+  return (content ?? []).map((part) => ('text' in part && typeof part.text === 'string' ? part.text : '')).join('');
+}
+
+/** Returns the URLs of the images in a row's messages, in order. */
+export function imagesOf({ row, sample }: PlacedRow): string[] {
+  return [...row.promptMessages, ...row.responseMessages].flatMap(({ content }) => {
+    if (content === null || content === undefined || typeof content === 'string') return [];
+    return content.flatMap((part) => {
+      if (part.type !== 'image_url') return [];
+      const { url } = part.image_url;
+      return [sample.images[url] ?? url];
+    });
+  });
+}
+
+/** Throws `unsupported` for a row whose context has images, which `format` cannot carry. */
+export function refuseImages(place: PlacedRow, format: string): void {
+  const count = imagesOf(place).length;
+  if (count === 0) return;
+  throw new FloeError(
+    'unsupported',
+    `trace ${place.row.traceId} has ${count} images in its context, which the format ${format} does not carry`,
+    { trace_id: place.row.traceId, images: count, format },
+  );
+}

@@ -1,0 +1,32 @@
+import { Booleans, refuseImages, type TrainerRecord, type TrainingBatch, trainedRows } from '../format.ts';
+import { fullIds, fullLogprobs, fullMask, stepOf } from '../sequence.ts';
+import type { TrainingRow } from '../training-row.ts';
+
+/**
+ * Makes the trajectory dict of AReaL (version 1.0.4) for each row with trained tokens. Token columns have the batch dimension first: [1, T].
+ * `versions` is -1 at tokens that the policy did not sample.
+ */
+export function arealTrajectories(batch: TrainingBatch): TrainerRecord[] {
+  return trainedRows(batch).map((place) => {
+    refuseImages(place, 'areal');
+    const { row } = place;
+    const ids = fullIds(row);
+    return {
+      input_ids: [ids],
+      loss_mask: [fullMask(row)],
+      logprobs: [fullLogprobs(row)],
+      versions: [tokenVersions(row)],
+      attention_mask: [new Booleans(new Uint8Array(ids.length).fill(1))],
+      rewards: [row.reward ?? 0],
+    };
+  });
+}
+
+function tokenVersions(row: TrainingRow): Int32Array {
+  const versions = new Int32Array(row.promptIds.length + row.responseIds.length).fill(-1);
+  for (const { version, start, end } of row.versionSpans) {
+    const step = stepOf(version, row);
+    for (let i = start; i < end; i++) if (row.lossMask[i] === 1) versions[row.promptIds.length + i] = step;
+  }
+  return versions;
+}

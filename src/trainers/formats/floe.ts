@@ -1,0 +1,34 @@
+import { Json, placedRows, type TrainerRecord, type TrainingBatch } from '../format.ts';
+import { whereTrained } from '../sequence.ts';
+
+/** Makes floe's own record, one for each row: everything that the other formats are made from. `advantages` has R entries, or is `null`. */
+export function floeRows(batch: TrainingBatch): TrainerRecord[] {
+  return placedRows(batch).map(({ row, sample, group, rowIndex, advantage }) => ({
+    trace_id: row.traceId,
+    group_id: group.groupId,
+    session_id: sample.sessionId,
+    sample_index: sample.sampleIndex,
+    trace_index: rowIndex,
+    trace_count: sample.rows.length,
+    outcome: sample.outcome,
+    use: sample.use,
+    in_baseline: sample.inBaseline,
+    prompt_ids: row.promptIds,
+    response_ids: row.responseIds,
+    loss_mask: row.lossMask,
+    logprobs: row.logprobs,
+    advantages: advantage === null ? null : whereTrained(row.lossMask, advantage),
+    reward: row.reward,
+    sample_reward: sample.reward,
+    reward_components: new Json(sample.rewardComponents),
+    version_spans: new Json(row.versionSpans),
+    constrained_spans: new Json(row.constrainedSpans),
+    routed_experts: row.routedExperts === null ? null : new Json(row.routedExperts),
+    finish_reason: row.finishReason,
+    prompt_messages: new Json(row.promptMessages),
+    response_messages: new Json(row.responseMessages),
+    tools: new Json(row.tools),
+    images: new Json(sample.images),
+    metadata: new Json(row.metadata),
+  }));
+}

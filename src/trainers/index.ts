@@ -1,0 +1,13 @@
+export { ADVANTAGE_METHODS, type AdvantageMethod } from './advantages.ts';
+export {
+  describeFormats,
+  ENCODINGS,
+  type Encoding,
+  type ExportOptions,
+  encodeExport,
+  FORMAT_NAMES,
+  type FormatDescription,
+  type FormatName,
+  trainerRecords,
+} from './registry.ts';
+export { type TrainingGroup, type TrainingRow, type TrainingSample, trainingGroups } from './training-row.ts';

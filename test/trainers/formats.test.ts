@@ -1,0 +1,367 @@
+import { tableFromIPC, Vector } from 'apache-arrow';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { sessionSummary } from '../../src/core/session-summary.ts';
+import type { Outcome, SessionResult, Trace, Trajectory } from '../../src/schema/index.ts';
+import { type ExportOptions, encodeExport, type FormatName, trainingGroups } from '../../src/trainers/index.ts';
+import { randomResults } from './random-results.ts';
+
+/** A trace as read from a record of a trainer's format: ids and mask of prompt and response, and the logprobs of the trained tokens. */
+type ReadTrace = {
+  readonly ids: readonly number[];
+  readonly mask: readonly number[];
+  readonly logprobs: readonly number[];
+};
+
+// biome-ignore lint/suspicious/noExplicitAny: records are read as a trainer's Python code reads them, by the names of their fields
+type Fields = any;
+
+/**
+ * Reads the traces of a record as the trainer does. These functions share no code with the formats, so that a shift or an offset that is
+ * wrong in a format is not repeated here.
+ */
+const READERS: Partial<Record<FormatName, (record: Fields) => ReadTrace[]>> = {
+  floe: (r) => [
+    read(
+      [...r.prompt_ids, ...r.response_ids],
+      [...zeros(r.prompt_ids), ...r.loss_mask],
+      [...zeros(r.prompt_ids), ...r.logprobs],
+    ),
+  ],
+  slime: (r) => {
+    const context = r.tokens.length - r.response_length;
+    return [
+      read(r.tokens, [...Array(context).fill(0), ...r.loss_mask], [...Array(context).fill(0), ...r.rollout_log_probs]),
+    ];
+  },
+  verl: (r) => [
+    read(
+      [...r.prompt_ids, ...r.response_ids],
+      [...zeros(r.prompt_ids), ...r.response_mask],
+      [...zeros(r.prompt_ids), ...r.response_logprobs],
+    ),
+  ],
+  verl_batch: (r) =>
+    r.input_ids.map((ids: number[], i: number) => {
+      const used = (values: number[]) => values.filter((_, at) => r.attention_mask[i][at] === 1);
+      const context = zeros(r.prompts[i]);
+      return read(used(ids), used([...context, ...r.response_mask[i]]), used([...context, ...r.rollout_log_probs[i]]));
+    }),
+  nemo_rl: (r) => {
+    const log: Fields[] = r.message_log;
+    return [
+      read(
+        log.flatMap((message) => message.token_ids),
+        log.flatMap((message) => message.token_ids.map(() => (message.role === 'assistant' ? 1 : 0))),
+        log.flatMap((message) => message.generation_logprobs),
+      ),
+    ];
+  },
+  skyrl: (r) =>
+    r.response_ids.map((response: number[], i: number) => {
+      const context = zeros(r.prompt_token_ids[i]);
+      return read(
+        [...r.prompt_token_ids[i], ...response],
+        [...context, ...r.loss_masks[i]],
+        [...context, ...r.rollout_logprobs[i]],
+      );
+    }),
+  tinker: (r) => {
+    const { target_tokens: targets, mask, logprobs } = r.loss_fn_inputs;
+    const [first] = r.model_input.chunks[0].tokens;
+    expect(r.model_input.chunks[0].tokens.slice(1)).toEqual(targets.data.slice(0, -1));
+    expect(targets.shape).toEqual([targets.data.length]);
+    return [read([first, ...targets.data], [0, ...mask.data], [0, ...logprobs.data])];
+  },
+  prime_rl: (r) => [read(r.token_ids, r.mask.map(Number), r.logprobs)],
+  trl_async: (r) => [read(r.input_ids, r.completion_mask, r.old_log_probs)],
+  areal: (r) => [read(r.input_ids[0], r.loss_mask[0], r.logprobs[0])],
+  roll: (r) => {
+    const used = r.attention_mask.filter((mask: number) => mask === 1).length;
+    return [
+      read(
+        r.input_ids.slice(0, used),
+        r.response_mask.slice(0, used).map(Number),
+        [0, ...r.infer_logprobs].slice(0, used),
+      ),
+    ];
+  },
+};
+
+/** The formats that leave out traces of which nothing is trained. */
+const TRAINED_ONLY: readonly FormatName[] = ['tinker', 'prime_rl', 'trl_async', 'areal', 'roll'];
+
+const OPTIONS: Partial<Record<FormatName, ExportOptions['options']>> = {
+  verl_batch: { prompt_length: 4000, response_length: 4000, pad_token_id: 0 },
+  skyrl: { step_wise: true },
+  roll: { sequence_length: 8000, pad_token_id: 0 },
+};
+
+function zeros(values: readonly number[]): number[] {
+  return values.map(() => 0);
+}
+
+/** `mask` and `logprobs` have an entry for each of `ids`. Only logprobs of trained tokens are compared. */
+function read(ids: readonly number[], mask: readonly number[], logprobs: readonly number[]): ReadTrace {
+  expect(mask).toHaveLength(ids.length);
+  expect(logprobs).toHaveLength(ids.length);
+  return { ids, mask, logprobs: logprobs.flatMap((logprob, at) => (mask[at] === 1 ? [Math.fround(logprob)] : [])) };
+}
+
+/** Returns the traces that an export must contain, from the results alone: in the order of tasks, samples and traces. */
+function expectedTraces(
+  results: readonly SessionResult[],
+): { readonly trace: Trace; readonly result: SessionResult }[] {
+  const tasks = [...new Set(results.map((result) => result.task_id))];
+  return tasks.flatMap((task) =>
+    results
+      .filter((result) => result.task_id === task)
+      .filter(({ policy, unusable }) => (policy.use === 'train' ? unusable === null : policy.use === 'mask'))
+      .flatMap((result) => (result.trajectory?.traces ?? []).map((trace) => ({ trace, result }))),
+  );
+}
+
+function expectedTrace({ trace, result }: { readonly trace: Trace; readonly result: SessionResult }): ReadTrace {
+  const isTrained = result.policy.use === 'train';
+  const mask = trace.loss_mask.map((value) => (isTrained ? value : 0));
+  return {
+    ids: [...trace.prompt_ids, ...trace.response_ids],
+    mask: [...zeros(trace.prompt_ids), ...mask],
+    logprobs: trace.response_logprobs.flatMap((logprob, at) => (mask[at] === 1 ? [Math.fround(logprob)] : [])),
+  };
+}
+
+function recordsOf(
+  results: readonly SessionResult[],
+  format: FormatName,
+  request: Partial<ExportOptions> = {},
+): Fields[] {
+  const options = OPTIONS[format];
+  const bytes = encodeExport(trainingGroups(results), { format, ...(options ? { options } : {}), ...request }, 'jsonl');
+  return bytes
+    .toString()
+    .split('\n')
+    .slice(0, -1)
+    .map((line) => JSON.parse(line));
+}
+
+describe('trainer formats', () => {
+  it.each(Object.keys(READERS) as FormatName[])('%s carries every token, mask and logprob unchanged', (format) => {
+    fc.assert(
+      fc.property(randomResults, (results) => {
+        const expected = expectedTraces(results)
+          .map(expectedTrace)
+          .filter(({ mask }) => !TRAINED_ONLY.includes(format) || mask.includes(1));
+        expect(recordsOf(results, format).flatMap(READERS[format] ?? (() => []))).toEqual(expected);
+      }),
+      { numRuns: 40 },
+    );
+  });
+
+  it.each(Object.keys(READERS) as FormatName[])('%s has the same content in Arrow as in JSON lines', (format) => {
+    fc.assert(
+      fc.property(randomResults, (results) => {
+        const options = OPTIONS[format] ?? {};
+        const arrow = encodeExport(trainingGroups(results), { format, options }, 'arrow');
+        const lines = recordsOf(results, format);
+        expect(arrowRecords(arrow).map((record, i) => asJson(record, lines[i]))).toEqual(
+          lines.map((line) => asJson(line, line)),
+        );
+      }),
+      { numRuns: 8 },
+    );
+  });
+
+  it('gives the traces of one sample to slime with one rollout_id, and removes masked samples from the loss', () => {
+    const results = [
+      made(0, 'completed', [
+        [1, 1],
+        [0, 1],
+      ]),
+      made(1, 'agent_timeout', [[1, 1]]),
+    ];
+    expect(recordsOf(results, 'slime')).toMatchObject([
+      { group_index: 0, index: 0, rollout_id: 0, status: 'completed', remove_sample: false, weight_versions: ['v7'] },
+      { group_index: 0, index: 1, rollout_id: 0, loss_mask: [0, 1] },
+      { group_index: 0, index: 2, rollout_id: 1, status: 'aborted', remove_sample: true, loss_mask: [0, 0] },
+    ]);
+  });
+
+  it('puts the reward on the last trained token for verl, and on the last token of the row for ROLL', () => {
+    const results = [made(0, 'completed', [[1, 0, 1, 0]])];
+    const [batch] = recordsOf(results, 'verl_batch', {
+      options: { prompt_length: 3, response_length: 6, pad_token_id: 99 },
+    });
+    expect(batch).toMatchObject({
+      prompts: [[99, 10, 11]],
+      responses: [[20, 21, 22, 23, 99, 99]],
+      rm_scores: [[0, 0, 0.5, 0, 0, 0]],
+      position_ids: [[0, 0, 1, 2, 3, 4, 5, 5, 5]],
+      attention_mask: [[0, 1, 1, 1, 1, 1, 1, 0, 0]],
+    });
+    const [row] = recordsOf(results, 'roll', { options: { sequence_length: 8, pad_token_id: 99 } });
+    expect(row).toMatchObject({
+      input_ids: [10, 11, 20, 21, 22, 23, 99, 99],
+      scores: [0, 0, 0, 0, 0, 0.5, 0, 0],
+      position_ids: [0, 1, 2, 3, 4, 5, 0, 0],
+      prompt_mask: [true, true, false, false, false, false, false, false],
+    });
+    expect(row.infer_logprobs).toHaveLength(7);
+  });
+
+  it('marks the last step of each sample for SkyRL, whose steps are adjacent', () => {
+    const results = [made(0, 'completed', [[1], [1], [1]]), made(1, 'truncated_turns', [[1]])];
+    const [output] = recordsOf(results, 'skyrl', { options: { step_wise: 'true' } });
+    expect(output).toMatchObject({
+      is_last_step: [false, false, true, true],
+      stop_reasons: ['stop', 'stop', 'stop', 'length'],
+      trajectory_ids: [0, 0, 0, 1].map((repetition) => ({ instance_id: 't', repetition_id: repetition })),
+    });
+  });
+
+  it('names the step of each trained token for AReaL, and the range of steps for verl', () => {
+    const result = made(0, 'completed', [[1, 1, 0, 1]]);
+    const [trace] = result.trajectory?.traces ?? [];
+    trace?.version_spans.splice(0, 1, { version: 'v7', start: 0, end: 1 }, { version: 'v9', start: 1, end: 4 });
+    expect(recordsOf([result], 'areal')).toMatchObject([{ versions: [[-1, -1, 7, 9, -1, 9]] }]);
+    expect(recordsOf([result], 'verl')).toMatchObject([{ extra_fields: { min_global_steps: 7, max_global_steps: 9 } }]);
+    expect(recordsOf([result], 'trl_async', { advantages: 'centered' })).toMatchObject([{ model_version: 7 }]);
+  });
+
+  it('makes a step of each reply for rLLM, with everything before the reply as its prompt', () => {
+    const [episode] = recordsOf([made(0, 'completed', [[1, 0, 1, 1]])], 'rllm');
+    expect(episode.trajectories[0].steps).toMatchObject([
+      { prompt_ids: [10, 11], response_ids: [20], logprobs: [-1], reward: 0, done: false },
+      { prompt_ids: [10, 11, 20, 21], response_ids: [22, 23], logprobs: [-1, -1], reward: 0.5, done: true },
+    ]);
+  });
+
+  it('names the ranges of trained tokens for OpenRLHF', () => {
+    expect(recordsOf([made(0, 'truncated_context', [[1, 0, 1, 1]])], 'openrlhf')).toMatchObject([
+      {
+        observation_tokens: [10, 11, 20, 21, 22, 23],
+        action_ranges: [
+          [2, 3],
+          [4, 6],
+        ],
+        truncated: true,
+        reward: 0.5,
+      },
+    ]);
+  });
+
+  it('carries experts in the layout of each trainer', () => {
+    const result = made(0, 'completed', [[1, 1]]);
+    const [trace] = result.trajectory?.traces ?? [];
+    const experts = { dtype: 'uint8', shape: [2, 1, 2], start: 1, data: Buffer.from([5, 6, 7, 8]).toString('base64') };
+    Object.assign(trace ?? {}, { routed_experts: experts });
+    const [verl] = recordsOf([result], 'verl');
+    expect(verl.routed_experts).toMatchObject({ dtype: 'int16', shape: [4, 1, 2] });
+    const rows = Buffer.from(verl.routed_experts.data, 'base64');
+    expect([...new Int16Array(rows.buffer, rows.byteOffset, 8)]).toEqual([0, 0, 5, 6, 7, 8, 0, 0]);
+    expect(recordsOf([result], 'slime')).toMatchObject([{ rollout_routed_experts: null }]);
+    Object.assign(experts, { shape: [3, 1, 2], start: 0, data: Buffer.from([3, 4, 5, 6, 7, 8]).toString('base64') });
+    expect(recordsOf([result], 'slime')).toMatchObject([
+      { rollout_routed_experts: { dtype: 'int32', shape: [3, 1, 2] } },
+    ]);
+  });
+
+  it('refuses what a format cannot carry, and names the trace or session', () => {
+    const several = made(0, 'completed', [[1], [1]]);
+    const unnumbered = made(1, 'completed', [[1]]);
+    unnumbered.trajectory?.traces[0]?.version_spans.splice(0, 1, { version: 'main', start: 0, end: 1 });
+    const seen = made(2, 'completed', [[1]]);
+    const content = [{ type: 'image_url' as const, image_url: { url: 'https://example.com/a.png' } }];
+    seen.trajectory?.traces[0]?.prompt_messages.push({ role: 'user', content });
+    const refusals: [SessionResult, FormatName, Partial<ExportOptions>, string][] = [
+      [several, 'skyrl', { options: {} }, 'session s0 has 2 traces'],
+      [several, 'trl', {}, 'use the format trl_async'],
+      [unnumbered, 'areal', {}, 'the policy version "main" does not end in a number'],
+      [seen, 'tinker', {}, 'trace s2.0 has 1 images in its context'],
+      [several, 'tinker', { advantages: 'none' }, 'the format tinker needs advantages'],
+      [
+        several,
+        'roll',
+        { options: { sequence_length: 2, pad_token_id: 0 } },
+        '3 tokens are more than sequence_length 2',
+      ],
+      [several, 'roll', { options: { pad_token_id: 0 } }, 'sequence_length'],
+      [several, 'slime', { options: { padding: 1 } }, 'padding'],
+    ];
+    for (const [result, format, request, message] of refusals) {
+      expect(() => recordsOf([result], format, request), format).toThrow(message);
+    }
+    expect(recordsOf([seen], 'slime')).toMatchObject([
+      { multimodal_inputs: { images: ['https://example.com/a.png'] } },
+    ]);
+  });
+
+  it('counts the results that contribute no sample, by reason', () => {
+    const results = [
+      made(0, 'infra_error', []),
+      made(1, 'completed', [[1]]),
+      { ...made(2, 'completed', [[1]]), unusable: 'no_reward' as const },
+    ];
+    const [group] = trainingGroups(results);
+    expect(group).toMatchObject({ groupId: 't', omitted: { infra_error: 1, no_reward: 1 } });
+    expect(group?.samples.map(({ sessionId }) => sessionId)).toEqual(['s1']);
+  });
+
+  it('refuses a trace whose columns differ in length', () => {
+    const result = made(0, 'completed', [[1, 1]]);
+    result.trajectory?.traces[0]?.loss_mask.pop();
+    expect(() => trainingGroups([result])).toThrow('trace s0.0: loss_mask and response_ids differ in length');
+  });
+});
+
+/** Makes a result with the reward 0.5 and a trace for each mask. Prompts are [10, 11], responses [20, 21, …], all logprobs -1. */
+function made(index: number, outcome: Outcome, masks: readonly (readonly number[])[]): SessionResult {
+  const attempt = { session_id: `s${index}`, task_id: 't', sample_index: index, attempt: 1, epoch: 1 };
+  const summary = sessionSummary(attempt, outcome, { reward: 0.5, trainable_tokens: 1, trace_count: masks.length });
+  const traces = masks.map((mask, i) => ({
+    trace_id: `s${index}.${i}`,
+    prompt_ids: [10, 11],
+    response_ids: mask.map((_, at) => 20 + at),
+    loss_mask: [...mask],
+    response_logprobs: mask.map((trained) => -trained),
+    version_spans: [{ version: 'v7', start: 0, end: mask.length }],
+    constrained_spans: [],
+    prompt_messages: [{ role: 'user' as const, content: 'go' }],
+    response_messages: [{ role: 'assistant' as const, content: 'done' }],
+    tools: [],
+    routed_experts: null,
+    finish_reason: 'stop',
+    reward: 0.5,
+    completion_ids: [],
+    metadata: {},
+  }));
+  return { ...summary, trajectory: { images: {}, traces } as unknown as Trajectory };
+}
+
+/**
+ * Returns a value of an Arrow record in the form that it has in JSON lines: texts that are objects there are parsed. Numbers are rounded to
+ * float32, the precision of token columns.
+ */
+function asJson(value: unknown, json: unknown): unknown {
+  if (typeof value === 'number') return Math.fround(value);
+  if (typeof value === 'string' && typeof json !== 'string') return asJson(JSON.parse(value), json);
+  if (value === null || typeof value !== 'object') return value;
+  if (Array.isArray(value)) return value.map((element, i) => asJson(element, (json as unknown[] | undefined)?.[i]));
+  const fields = Object.entries(value);
+  return Object.fromEntries(fields.map(([name, member]) => [name, asJson(member, (json as Fields)?.[name])]));
+}
+
+/** Reads the records of an Arrow stream as plain values. */
+function arrowRecords(bytes: Buffer): unknown[] {
+  return tableFromIPC(bytes)
+    .toArray()
+    .map((row) => plain(row.toJSON()));
+}
+
+function plain(value: unknown): unknown {
+  if (value === null || typeof value !== 'object') return value;
+  if (value instanceof Vector) return [...value].map(plain);
+  if (ArrayBuffer.isView(value)) return [...(value as Int32Array)];
+  const fields = 'toJSON' in value ? (value as { toJSON(): object }).toJSON() : value;
+  return Object.fromEntries(Object.entries(fields).map(([name, member]) => [name, plain(member)]));
+}
