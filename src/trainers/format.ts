@@ -102,6 +102,16 @@ export function requiredAdvantage({ advantage }: PlacedRow, format: string): num
   });
 }
 
+/** Returns the reward of a row. Throws `unsupported` when the sample has none, which `format` cannot express: null is not 0. */
+export function requiredReward({ row, sample }: PlacedRow, format: string): number {
+  if (row.reward !== null) return row.reward;
+  throw new FloeError(
+    'unsupported',
+    `session ${sample.sessionId} has no reward, which the format ${format} needs; give the task an evaluator`,
+    { session_id: sample.sessionId, format },
+  );
+}
+
 /** Returns the only row of a sample. Throws `unsupported` when it has another number of rows, with the advice `instead`. */
 export function onlyRow({ sample, rows }: PlacedSample, format: string, instead: string): PlacedRow {
   const [row] = rows;

@@ -63,8 +63,8 @@ export type TrainingGroup = {
 
 /**
  * Sorts results into the groups of their tasks, in the order in which the tasks first occur; samples are ordered by their index. A result
- * with the policy `drop`, without a trace or without a reward in a task with an evaluator contributes no sample. Throws `corrupt_record`
- * when the arrays of a trace differ in length.
+ * with the policy `drop`, without a trace or without a reward in a task with an evaluator contributes no sample, nor does a masked one
+ * that does not count in the baseline. Throws `corrupt_record` when the arrays of a trace differ in length.
  */
 export function trainingGroups(results: Iterable<SessionResult>): TrainingGroup[] {
   const byTask = new Map<string, SessionResult[]>();
@@ -88,9 +88,12 @@ function groupOf(groupId: string, results: readonly SessionResult[]): TrainingGr
 }
 
 /** Returns why a result contributes no sample; `null` when it contributes one. */
-function omission({ policy, outcome, unusable, trajectory }: SessionResult): string | null {
+function omission({ policy, outcome, unusable, reward, trajectory }: SessionResult): string | null {
   if (policy.use === 'drop') return unusable ?? outcome;
   if (policy.use === 'train' && unusable !== null) return unusable;
+  // A masked sample matters only for the baseline of its group.
+  if (policy.use === 'mask' && !policy.in_baseline) return outcome;
+  if (policy.use === 'mask' && reward === null) return 'no_reward';
   return trajectory === null || trajectory.traces.length === 0 ? 'no_tokens' : null;
 }
 

@@ -116,7 +116,9 @@ function expectedTraces(
   return tasks.flatMap((task) =>
     results
       .filter((result) => result.task_id === task)
-      .filter(({ policy, unusable }) => (policy.use === 'train' ? unusable === null : policy.use === 'mask'))
+      .filter(({ policy, unusable, reward }) =>
+        policy.use === 'train' ? unusable === null : policy.use === 'mask' && reward !== null,
+      )
       .flatMap((result) => (result.trajectory?.traces ?? []).map((trace) => ({ trace, result }))),
   );
 }
@@ -271,6 +273,9 @@ describe('trainer formats', () => {
     const unnumbered = made(1, 'completed', [[1]]);
     unnumbered.trajectory?.traces[0]?.version_spans.splice(0, 1, { version: 'main', start: 0, end: 1 });
     const seen = made(2, 'completed', [[1]]);
+    const unrewarded = made(3, 'completed', [[1]]);
+    Object.assign(unrewarded, { reward: null });
+    Object.assign(unrewarded.trajectory?.traces[0] ?? {}, { reward: null });
     const content = [{ type: 'image_url' as const, image_url: { url: 'https://example.com/a.png' } }];
     seen.trajectory?.traces[0]?.prompt_messages.push({ role: 'user', content });
     const refusals: [SessionResult, FormatName, Partial<ExportOptions>, string][] = [
@@ -278,6 +283,8 @@ describe('trainer formats', () => {
       [several, 'trl', {}, 'use the format trl_async'],
       [unnumbered, 'areal', {}, 'the policy version "main" does not end in a number'],
       [seen, 'tinker', {}, 'trace s2.0 has 1 images in its context'],
+      [unrewarded, 'skyrl', {}, 'session s3 has no reward, which the format skyrl needs'],
+      [unrewarded, 'areal', {}, 'has no reward'],
       [several, 'tinker', { advantages: 'none' }, 'the format tinker needs advantages'],
       [
         several,
@@ -302,8 +309,10 @@ describe('trainer formats', () => {
       made(1, 'completed', [[1]]),
       { ...made(2, 'completed', [[1]]), unusable: 'no_reward' as const },
     ];
+    results.push({ ...made(3, 'agent_timeout', [[1]]), reward: null });
+    results.push({ ...made(4, 'agent_timeout', [[1]]), policy: { use: 'mask', in_baseline: false } });
     const [group] = trainingGroups(results);
-    expect(group).toMatchObject({ groupId: 't', omitted: { infra_error: 1, no_reward: 1 } });
+    expect(group).toMatchObject({ groupId: 't', omitted: { infra_error: 1, no_reward: 2, agent_timeout: 1 } });
     expect(group?.samples.map(({ sessionId }) => sessionId)).toEqual(['s1']);
   });
 

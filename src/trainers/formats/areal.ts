@@ -1,4 +1,11 @@
-import { Booleans, refuseImages, type TrainerRecord, type TrainingBatch, trainedRows } from '../format.ts';
+import {
+  Booleans,
+  refuseImages,
+  requiredReward,
+  type TrainerRecord,
+  type TrainingBatch,
+  trainedRows,
+} from '../format.ts';
 import { fullIds, fullLogprobs, fullMask, stepOf } from '../sequence.ts';
 import type { TrainingRow } from '../training-row.ts';
 
@@ -17,7 +24,7 @@ export function arealTrajectories(batch: TrainingBatch): TrainerRecord[] {
       logprobs: [fullLogprobs(row)],
       versions: [tokenVersions(row)],
       attention_mask: [new Booleans(new Uint8Array(ids.length).fill(1))],
-      rewards: [row.reward ?? 0],
+      rewards: [requiredReward(place, 'areal')],
     };
   });
 }

@@ -4,6 +4,7 @@ import {
   Booleans,
   type PlacedRow,
   refuseImages,
+  requiredReward,
   type TrainerRecord,
   type TrainingBatch,
   trainedRows,
@@ -43,7 +44,8 @@ function rollRow(place: PlacedRow, options: z.infer<typeof rollOptions>): Traine
   const responseMask = new Uint8Array(length);
   responseMask.set(fullMask(row));
   const scores = new Float32Array(length);
-  scores[used - 1] = row.reward ?? 0;
+  const reward = requiredReward(place, 'roll');
+  scores[used - 1] = reward;
   const positions = new Int32Array(length);
   for (let i = 0; i < used; i++) positions[i] = i;
   const logprobs = new Float32Array(length);
@@ -62,7 +64,7 @@ function rollRow(place: PlacedRow, options: z.infer<typeof rollOptions>): Traine
     traj_id: sample.sessionId,
     tags: tag,
     step: rowIndex,
-    step_scores: [row.reward ?? 0],
-    episode_scores: sample.reward ?? 0,
+    step_scores: [reward],
+    episode_scores: sample.reward ?? reward,
   };
 }

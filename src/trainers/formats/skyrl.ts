@@ -5,6 +5,7 @@ import {
   type PlacedRow,
   placedSamples,
   refuseImages,
+  requiredReward,
   type TrainerRecord,
   type TrainingBatch,
 } from '../format.ts';
@@ -41,7 +42,7 @@ export function skyrlOutput(
     {
       prompt_token_ids: places.map(({ row }) => row.promptIds),
       response_ids: places.map(({ row }) => row.responseIds),
-      rewards: places.map(({ row }) => row.reward ?? 0),
+      rewards: places.map((place) => requiredReward(place, 'skyrl')),
       loss_masks: places.map(({ row }) => row.lossMask),
       rollout_logprobs: places.map(({ row }) => row.logprobs),
       stop_reasons: places.map(stopReason),

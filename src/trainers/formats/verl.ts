@@ -7,6 +7,7 @@ import {
   type PlacedRow,
   placedRows,
   refuseImages,
+  requiredReward,
   type TrainerRecord,
   type TrainingBatch,
 } from '../format.ts';
@@ -108,7 +109,7 @@ function paddedRow(place: PlacedRow, options: z.infer<typeof verlBatchOptions>) 
   logprobs.set(row.logprobs);
   const scores = new Float32Array(responseLength);
   const end = lastTrained(row.lossMask);
-  scores[end === -1 ? row.responseIds.length - 1 : end] = row.reward ?? 0;
+  scores[end === -1 ? row.responseIds.length - 1 : end] = requiredReward(place, 'verl_batch');
   return {
     prompts,
     responses,
