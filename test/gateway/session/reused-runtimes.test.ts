@@ -294,11 +294,12 @@ describe('ReusedRuntimes', () => {
   });
 
   it('ends the unused sandboxes when the node drains, and the others when it closes', async () => {
-    const { session, reused, open, directories } = pool();
+    const { session, reused, open, directories, events } = pool();
     const { reusable } = await open('b');
     await session('a');
     await reused.drain();
     expect(reused.sandboxes).toEqual([reusable.name]);
+    expect(events).toEqual(['started', 'started', 'discarded']);
     expect(await session('a')).toBe(1);
     expect(reused.sandboxes).toEqual([reusable.name]);
     await reused.close();
