@@ -47,7 +47,7 @@ export const BOMBS: readonly Bomb[] = [
     name: 'opens as many files as it can',
     command: RUN,
     program: 'my @f; while (@f < 100000) { open(my $f, "<", "/dev/null") or exit 1; push @f, $f } exit 0',
-    ends: ['exit', 'error', 'memory'],
+    ends: ['exit', 'error', 'memory', 'deadline'],
   },
   { name: 'prints 300 MB', command: 'head -c 300000000 /dev/zero', ends: ['exit', 'deadline'] },
   {

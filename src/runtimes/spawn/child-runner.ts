@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { sleep, systemClock } from '../../core/clock.ts';
 import {
   isAlive,
+  type ProcessRow,
   processesOfGroup,
   processesWithEnvironment,
   readProcess,
@@ -59,7 +60,7 @@ export class ChildRunner {
   private readonly reply: (message: HelperReply) => void;
   private readonly options: ChildRunnerOptions;
   private readonly running = new Map<number, RunningCommand>();
-  private readonly watch = new ProcessWatch(systemClock);
+  private readonly watch = new ProcessWatch(systemClock, (table) => this.orphans(table));
 
   /** `reply` receives the messages about the child processes. */
   constructor(reply: (message: HelperReply) => void, options: ChildRunnerOptions = { ownsNamespace: () => false }) {
@@ -190,6 +191,18 @@ export class ChildRunner {
     return [...readProcessTable().values()]
       .filter((row) => row.pid !== 1 && row.pid !== process.pid && row.parentPid !== 0 && isAlive(row))
       .map((row) => row.pid);
+  }
+
+  /**
+   * Returns the processes of commands that outlived their parents, in a pid namespace that has no others. Without them, a command whose
+   * processes all lose their parents would have no limits.
+   */
+  private orphans(table: ReadonlyMap<number, ProcessRow>): ProcessRow[] {
+    if (!this.options.ownsNamespace()) return [];
+    const others = new Set([...this.running.values()].map(({ pid }) => pid));
+    for (let row = table.get(process.pid); row !== undefined; row = table.get(row.parentPid)) others.add(row.pid);
+    // The kernel makes an orphan a child of the first process of its namespace.
+    return [...table.values()].filter(({ pid, parentPid }) => parentPid === 1 && !others.has(pid));
   }
 
   /** Returns a function that reports, at most once per {@link OUTPUT_REPORT_MS}, that the command has written output. */

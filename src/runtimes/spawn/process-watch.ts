@@ -31,14 +31,19 @@ type Watched = {
   readonly onHit: (hit: LimitHit) => void;
 };
 
+type FindOrphans = (table: ReadonlyMap<number, ProcessRow>) => readonly ProcessRow[];
+
 /** Checks the limits of all watched process trees four times a second. The checks run only while at least one process is watched. */
 export class ProcessWatch {
   private readonly clock: Clock;
+  private readonly orphans: FindOrphans;
   private readonly watched = new Map<number, Watched>();
   private cancelCheck: (() => void) | null = null;
 
-  constructor(clock: Clock) {
+  /** `orphans` finds the processes that count towards the limits of all watched processes, because they have lost their parents. */
+  constructor(clock: Clock, orphans: FindOrphans = () => []) {
     this.clock = clock;
+    this.orphans = orphans;
   }
 
   /** Watches the process `pid`. Calls `onHit` once when the process and its descendants exceed a limit, and then stops watching them. */
@@ -64,9 +69,10 @@ export class ProcessWatch {
     this.cancelCheck = this.clock.schedule(CHECK_INTERVAL_MS, () => this.check());
     const table = readProcessTable();
     const children = childrenByParent(table);
+    const orphans = this.orphans(table).flatMap((row) => processTree(row.pid, table, children));
     for (const [pid, watched] of [...this.watched]) {
       const { limits, onHit } = watched;
-      const hit = cgroupHitOf(watched) ?? exceeded(processTree(pid, table, children), limits);
+      const hit = cgroupHitOf(watched) ?? exceeded([...processTree(pid, table, children), ...orphans], limits);
       if (hit === null) continue;
       this.remove(pid);
       onHit(hit);
