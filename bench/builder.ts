@@ -12,7 +12,8 @@ import type { Completion } from '../src/tokens/completion.ts';
 import { NO_IMAGES } from '../src/tokens/images.ts';
 import { encodeRecords } from '../src/tokens/records.ts';
 import { buildTrajectory } from '../src/tokens/trajectory.ts';
-import { median, printReport, type ReportRow, round } from './report.ts';
+import { medianCpuMs } from './cpu-time.ts';
+import { printReport, type ReportRow, round } from './report.ts';
 
 const isQuick = process.argv.includes('--quick');
 /** Number of runs before the measured runs, so that the JIT compiler has optimised the code. */
@@ -141,19 +142,6 @@ function assistant(index: number, text: string): AssistantMessage {
   };
 }
 
-/** Returns the CPU time in ms of one call of `work`, as the median of {@link RUNS} calls. */
-function cpuMs(work: () => unknown): number {
-  for (let i = 0; i < WARM_UP; i++) work();
-  const times: number[] = [];
-  for (let i = 0; i < RUNS; i++) {
-    const start = process.cpuUsage();
-    work();
-    const { user, system } = process.cpuUsage(start);
-    times.push((user + system) / 1_000);
-  }
-  return median(times) ?? 0;
-}
-
 type Measured = { readonly ms: number; readonly mb: number; readonly completions: readonly Completion[] };
 
 function measure(turns: number, tokens: number, sampledShare?: number): Measured {
@@ -162,7 +150,7 @@ function measure(turns: number, tokens: number, sampledShare?: number): Measured
   const request = { spec, completions, status: 'COMPLETED' as const, reward: 1, error: null, metadata: {} };
   const { json, audit } = buildTrajectory(request);
   if (audit.exact_context_share !== 1) throw new Error('the session is not exact');
-  const ms = cpuMs(() => buildTrajectory(request));
+  const ms = medianCpuMs(() => buildTrajectory(request), WARM_UP, RUNS);
   return { ms, mb: json.length / 1e6, completions };
 }
 
@@ -177,7 +165,7 @@ for (const [turns, tokens] of SIZES) {
   if (tokens === 40_000) keys.cpu_ms_60x40k = round(ms);
   if (tokens === 200_000) {
     keys.cpu_ms_200x200k = round(ms);
-    keys.records_cpu_ms_200x200k = round(cpuMs(() => encodeRecords(completions)));
+    keys.records_cpu_ms_200x200k = round(medianCpuMs(() => encodeRecords(completions), WARM_UP, RUNS));
     rows.push([
       '  its records in addition',
       `${keys.records_cpu_ms_200x200k} ms`,

@@ -16,7 +16,8 @@ import {
   trainingGroups,
 } from '../src/trainers/index.ts';
 import { seededRandom } from '../tools/seeded-random.ts';
-import { median, printReport, type ReportRow, round } from './report.ts';
+import { medianCpuMs } from './cpu-time.ts';
+import { printReport, type ReportRow, round } from './report.ts';
 
 const isQuick = process.argv.includes('--quick');
 const RUNS = isQuick ? 5 : 21;
@@ -66,17 +67,9 @@ function resultOf(group: number, sample: number): SessionResult {
   return { ...summary, trajectory: { traces: [trace], images: {} } as unknown as Trajectory };
 }
 
-/** Returns the millions of tokens per CPU second with which `work` handles all tokens, as the median of {@link RUNS} calls. */
+/** Returns the millions of tokens per CPU second with which `work` handles all tokens. */
 function rate(work: () => unknown): number {
-  for (let i = 0; i < WARM_UP; i++) work();
-  const rates: number[] = [];
-  for (let i = 0; i < RUNS; i++) {
-    const start = process.cpuUsage();
-    work();
-    const { user, system } = process.cpuUsage(start);
-    rates.push(TOTAL_TOKENS / (user + system));
-  }
-  return median(rates) ?? 0;
+  return TOTAL_TOKENS / 1_000 / medianCpuMs(work, WARM_UP, RUNS);
 }
 
 const results = Array.from({ length: GROUPS }, (_, group) =>

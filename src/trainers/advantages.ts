@@ -1,4 +1,4 @@
-import type { TrainingGroup, TrainingSample } from './training-row.ts';
+import type { TrainingGroup } from './training-row.ts';
 
 /**
  * How the advantage of a sample is computed from the rewards of its group.
@@ -26,23 +26,19 @@ const EPSILON = 1e-6;
 /**
  * Returns the advantage of each sample of a group, which applies to all its rows; `null` for the method `none`. A sample without a reward
  * has the advantage 0 and does not count in the baseline, nor does a sample whose policy excludes it from the baseline. A group with fewer
- * than two samples in its baseline has advantages of 0, because nothing can be compared.
+ * than two rewards in its baseline has advantages of 0, because nothing can be compared.
  *
  * The standard deviation is that of a sample (divided by n - 1), as in TRL, verl and slime.
  */
 export function sampleAdvantages(group: TrainingGroup, { method, perSession }: AdvantageOptions): number[] | null {
   if (method === 'none') return null;
-  const baseline = group.samples.flatMap((sample) => (isInBaseline(sample) ? [sample.reward ?? 0] : []));
-  return group.samples.map((sample) => {
-    const { reward } = sample;
+  const { baseline, samples } = group;
+  return samples.map((sample) => {
+    const { reward, inBaseline } = sample;
     if (reward === null || baseline.length < 2) return 0;
-    const advantage = advantageOf(reward, baseline, isInBaseline(sample), method);
+    const advantage = advantageOf(reward, baseline, inBaseline, method);
     return perSession ? advantage / Math.max(1, sample.rows.length) : advantage;
   });
-}
-
-function isInBaseline({ inBaseline, reward }: TrainingSample): boolean {
-  return inBaseline && reward !== null;
 }
 
 function advantageOf(

@@ -1,3 +1,4 @@
+import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import type { ChatMessage } from '../schema/index.ts';
 import type { TrainingGroup, TrainingRow, TrainingSample } from './training-row.ts';
@@ -145,13 +146,20 @@ export function imagesOf({ row, sample }: PlacedRow): string[] {
   });
 }
 
-/** Throws `unsupported` for a row whose context has images, which `format` cannot carry. */
-export function refuseImages(place: PlacedRow, format: string): void {
-  const count = imagesOf(place).length;
-  if (count === 0) return;
-  throw new FloeError(
-    'unsupported',
-    `trace ${place.row.traceId} has ${count} images in its context, which the format ${format} does not carry`,
-    { trace_id: place.row.traceId, images: count, format },
-  );
+/** Throws `unsupported` when a trace of a batch has images in its context, for a format that does not carry them. */
+export function refuseImages(batch: TrainingBatch, format: string): void {
+  for (const place of placedRows(batch)) {
+    const count = imagesOf(place).length;
+    if (count === 0) continue;
+    throw new FloeError(
+      'unsupported',
+      `trace ${place.row.traceId} has ${count} images in its context, which the format ${format} does not carry`,
+      { trace_id: place.row.traceId, images: count, format },
+    );
+  }
 }
+
+/** Schema of a numeric option, as a number or as the text of one, which a command line has. An empty text is no number. */
+export const numberOption = z
+  .union([z.number(), z.string().regex(/^[0-9]+(?:\.[0-9]+)?$/, 'must be a number')], 'must be a number')
+  .transform(Number);

@@ -3,7 +3,7 @@ import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import { type AdvantageMethod, sampleAdvantages } from './advantages.ts';
 import { encodeArrow } from './arrow.ts';
-import type { TrainerRecord, TrainingBatch } from './format.ts';
+import { refuseImages, type TrainerRecord, type TrainingBatch } from './format.ts';
 import { arealTrajectories } from './formats/areal.ts';
 import { floeRows } from './formats/floe.ts';
 import { nemoRlResults } from './formats/nemo-rl.ts';
@@ -27,6 +27,8 @@ type TrainerFormat = {
   readonly record: RecordUnit;
   /** Whether records contain advantages, which the format cannot do without. */
   readonly needsAdvantages: boolean;
+  /** Whether records contain the images of the context. Otherwise traces with images are refused, because their ids are not all of it. */
+  readonly carriesImages?: true;
   readonly options: z.ZodObject;
   readonly records: (batch: TrainingBatch, options: never) => TrainerRecord[];
 };
@@ -38,6 +40,7 @@ const FORMATS = {
     summary: "floe's own rows, from which the other formats are made",
     record: 'trace',
     needsAdvantages: false,
+    carriesImages: true,
     options: noOptions,
     records: floeRows,
   },
@@ -45,6 +48,7 @@ const FORMATS = {
     summary: "slime's Sample",
     record: 'trace',
     needsAdvantages: false,
+    carriesImages: true,
     options: noOptions,
     records: slimeSamples,
   },
@@ -52,6 +56,7 @@ const FORMATS = {
     summary: "verl's AgentLoopOutput",
     record: 'trace',
     needsAdvantages: false,
+    carriesImages: true,
     options: noOptions,
     records: verlOutputs,
   },
@@ -222,5 +227,6 @@ export function trainerRecords(groups: readonly TrainingGroup[], request: Export
   const batch = {
     groups: groups.map((group) => ({ group, advantages: sampleAdvantages(group, { method, perSession }) })),
   };
+  if (format.carriesImages !== true) refuseImages(batch, request.format);
   return format.records(batch, options as never);
 }

@@ -26,7 +26,7 @@ export function fullLogprobs({ promptIds, logprobs }: TrainingRow): Float32Array
 /** Returns `value` at the positions with mask 1 and 0 elsewhere. */
 export function whereTrained(mask: Uint8Array, value: number): Float32Array {
   const values = new Float32Array(mask.length);
-  // A loop: Float32Array.from with a function takes ten times as long.
+  // A loop, because Float32Array.from is slow when it calls a function for each value.
   for (let i = 0; i < mask.length; i++) if (mask[i] === 1) values[i] = value;
   return values;
 }
@@ -51,13 +51,21 @@ export function lastTrained(mask: Uint8Array): number {
 }
 
 /**
- * Returns the optimizer step that a policy version names: the number at its end, such as 12 in `step-12`. Trainers that compare versions as
- * integers need it. Throws `unsupported` for a version without such a number and for an unknown version.
+ * Matches a policy version that names an optimizer step: a number, alone or after letters only (`v12`) or a separator (`qwen3-step-12`).
+ * The digits at the end of a hash are no step.
+ */
+const STEP = /(?:^[a-z]*|[^0-9a-z])([0-9]+)$/i;
+/** The largest step: trainers and Arrow have steps as int32. */
+const MAX_STEP = 2 ** 31 - 1;
+
+/**
+ * Returns the optimizer step that a policy version names, such as 12 for `step-12`. Trainers that compare versions as integers need it.
+ * Throws `unsupported` for a version without a step, with a step beyond int32, and for an unknown version.
  */
 export function stepOf(version: string | null, row: TrainingRow): number {
-  const digits = version?.match(/\d+$/)?.[0];
-  if (digits !== undefined && Number.isSafeInteger(Number(digits))) return Number(digits);
-  const named = version === null ? 'is unknown' : `${JSON.stringify(version)} does not end in a number`;
+  const step = Number(version?.match(STEP)?.[1] ?? Number.NaN);
+  if (step <= MAX_STEP) return step;
+  const named = version === null ? 'is unknown' : `${JSON.stringify(version)} does not end in a step number`;
   throw new FloeError(
     'unsupported',
     `trace ${row.traceId}: the policy version ${named}, but this format needs an integer step; ` +
@@ -66,7 +74,7 @@ export function stepOf(version: string | null, row: TrainingRow): number {
   );
 }
 
-/** Returns the policy versions of a row as steps, in order, without duplicates. Empty for a row of which nothing is trained. */
+/** Returns the policy versions of a row as steps, in order, without duplicates. Empty for a row without sampled tokens. */
 export function stepsOf(row: TrainingRow): number[] {
   return [...new Set(row.versionSpans.map(({ version }) => stepOf(version, row)))];
 }

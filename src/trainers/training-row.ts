@@ -57,18 +57,21 @@ export type TrainingSample = {
 export type TrainingGroup = {
   readonly groupId: string;
   readonly samples: readonly TrainingSample[];
+  /** The rewards that count in the group's baseline, including those of samples that have no row to train. */
+  readonly baseline: readonly number[];
   /** Number of results that contribute nothing, by reason: their outcome, or why they cannot be trained on. */
   readonly omitted: Readonly<Record<string, number>>;
 };
 
 /**
- * Sorts results into the groups of their tasks, in the order in which the tasks first occur; samples are ordered by their index. A result
- * with the policy `drop`, without a trace or without a reward in a task with an evaluator contributes no sample, nor does a masked one
- * that does not count in the baseline. Throws `corrupt_record` when the arrays of a trace differ in length.
+ * Sorts results into the groups of their tasks, in the order in which the tasks first occur; samples are ordered by their index. A session
+ * that occurs several times counts once, since results may be delivered repeatedly. A result with the policy `drop`, without a trace or
+ * without a reward in a task with an evaluator contributes no sample, nor does a masked one that does not count in the baseline. Throws `corrupt_record` when the arrays of a trace differ in length.
  */
 export function trainingGroups(results: Iterable<SessionResult>): TrainingGroup[] {
+  const bySession = new Map([...results].map((result) => [result.session_id, result]));
   const byTask = new Map<string, SessionResult[]>();
-  for (const result of results) {
+  for (const result of bySession.values()) {
     const group = byTask.get(result.task_id);
     if (group === undefined) byTask.set(result.task_id, [result]);
     else group.push(result);
@@ -84,7 +87,8 @@ function groupOf(groupId: string, results: readonly SessionResult[]): TrainingGr
     if (reason === null) samples.push(sampleOf(result));
     else omitted[reason] = (omitted[reason] ?? 0) + 1;
   }
-  return { groupId, samples, omitted };
+  const baseline = results.flatMap(({ policy, reward }) => (policy.in_baseline && reward !== null ? [reward] : []));
+  return { groupId, samples, baseline, omitted };
 }
 
 /** Returns why a result contributes no sample; `null` when it contributes one. */

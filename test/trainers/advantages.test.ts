@@ -55,6 +55,16 @@ describe('advantages', () => {
     expect(advantages(results, { advantages: 'centered' })).toEqual([0, -1]);
   });
 
+  it('counts the reward of a sample in the baseline that has no trace to train', () => {
+    const results = [result(0, 1), result(1, 0), result(2, 2, 0, 'agent_error')];
+    expect(advantages(results, { advantages: 'centered' })).toEqual([0, -1]);
+  });
+
+  it('counts a session once when its result was delivered twice', () => {
+    const results = [result(0, 1), result(1, 0), result(0, 1)];
+    expect(advantages(results, { advantages: 'centered' })).toEqual([0.5, -0.5]);
+  });
+
   it('leaves samples without a reward out of the baseline', () => {
     const results = [result(0, 1), result(1, 0), result(2, null)];
     expect(advantages(results, { advantages: 'centered' })).toEqual([0.5, -0.5, 0]);

@@ -230,6 +230,10 @@ describe('trainer formats', () => {
     expect(recordsOf([result], 'trl_async', { advantages: 'centered' })).toMatchObject([{ model_version: 7 }]);
   });
 
+  it.each(['12', 'v12', 'step-12', 'qwen3-step-12'])('reads step 12 from the policy version %s', (version) => {
+    expect(recordsOf([versioned(version)], 'areal')).toMatchObject([{ versions: [[-1, -1, 12]] }]);
+  });
+
   it('makes a step of each reply for rLLM, with everything before the reply as its prompt', () => {
     const [episode] = recordsOf([made(0, 'completed', [[1, 0, 1, 1]])], 'rllm');
     expect(episode.trajectories[0].steps).toMatchObject([
@@ -270,8 +274,7 @@ describe('trainer formats', () => {
 
   it('refuses what a format cannot carry, and names the trace or session', () => {
     const several = made(0, 'completed', [[1], [1]]);
-    const unnumbered = made(1, 'completed', [[1]]);
-    unnumbered.trajectory?.traces[0]?.version_spans.splice(0, 1, { version: 'main', start: 0, end: 1 });
+    const unnumbered = versioned('main');
     const seen = made(2, 'completed', [[1]]);
     const unrewarded = made(3, 'completed', [[1]]);
     Object.assign(unrewarded, { reward: null });
@@ -281,7 +284,9 @@ describe('trainer formats', () => {
     const refusals: [SessionResult, FormatName, Partial<ExportOptions>, string][] = [
       [several, 'skyrl', { options: {} }, 'session s0 has 2 traces'],
       [several, 'trl', {}, 'use the format trl_async'],
-      [unnumbered, 'areal', {}, 'the policy version "main" does not end in a number'],
+      [unnumbered, 'areal', {}, 'the policy version "main" does not end in a step number'],
+      [versioned('a1b2c3'), 'verl', {}, 'the policy version "a1b2c3" does not end in a step number'],
+      [versioned('v4294967296'), 'areal', {}, 'the policy version "v4294967296" does not end in a step number'],
       [seen, 'tinker', {}, 'trace s2.0 has 1 images in its context'],
       [unrewarded, 'skyrl', {}, 'session s3 has no reward, which the format skyrl needs'],
       [unrewarded, 'areal', {}, 'has no reward'],
@@ -293,6 +298,8 @@ describe('trainer formats', () => {
         '3 tokens are more than sequence_length 2',
       ],
       [several, 'roll', { options: { pad_token_id: 0 } }, 'sequence_length'],
+      [several, 'roll', { options: { sequence_length: 8, pad_token_id: '' } }, 'pad_token_id: must be a number'],
+      [several, 'prime_rl', { options: { temperature: '' } }, 'temperature: must be a number'],
       [several, 'slime', { options: { padding: 1 } }, 'padding'],
     ];
     for (const [result, format, request, message] of refusals) {
@@ -345,6 +352,13 @@ function made(index: number, outcome: Outcome, masks: readonly (readonly number[
     metadata: {},
   }));
   return { ...summary, trajectory: { images: {}, traces } as unknown as Trajectory };
+}
+
+/** Makes a result with one trained token that this policy version sampled. */
+function versioned(version: string): SessionResult {
+  const result = made(1, 'completed', [[1]]);
+  result.trajectory?.traces[0]?.version_spans.splice(0, 1, { version, start: 0, end: 1 });
+  return result;
 }
 
 /**

@@ -1,11 +1,4 @@
-import {
-  Booleans,
-  refuseImages,
-  requiredReward,
-  type TrainerRecord,
-  type TrainingBatch,
-  trainedRows,
-} from '../format.ts';
+import { Booleans, requiredReward, type TrainerRecord, type TrainingBatch, trainedRows } from '../format.ts';
 import { fullIds, fullLogprobs, fullMask, stepOf } from '../sequence.ts';
 import type { TrainingRow } from '../training-row.ts';
 
@@ -15,7 +8,6 @@ import type { TrainingRow } from '../training-row.ts';
  */
 export function arealTrajectories(batch: TrainingBatch): TrainerRecord[] {
   return trainedRows(batch).map((place) => {
-    refuseImages(place, 'areal');
     const { row } = place;
     const ids = fullIds(row);
     return {

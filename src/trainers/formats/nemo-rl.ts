@@ -1,11 +1,4 @@
-import {
-  type PlacedRow,
-  placedRows,
-  type RecordValue,
-  refuseImages,
-  type TrainerRecord,
-  type TrainingBatch,
-} from '../format.ts';
+import { type PlacedRow, placedRows, type RecordValue, type TrainerRecord, type TrainingBatch } from '../format.ts';
 import { maskRuns } from '../sequence.ts';
 
 /**
@@ -15,7 +8,6 @@ import { maskRuns } from '../sequence.ts';
  */
 export function nemoRlResults(batch: TrainingBatch): TrainerRecord[] {
   return placedRows(batch).map((place) => {
-    refuseImages(place, 'nemo_rl');
     const { row, sample, group } = place;
     const log = messageLog(place);
     return {

@@ -1,12 +1,4 @@
-import {
-  Json,
-  onlyRow,
-  placedSamples,
-  refuseImages,
-  responseText,
-  type TrainerRecord,
-  type TrainingBatch,
-} from '../format.ts';
+import { Json, onlyRow, placedSamples, responseText, type TrainerRecord, type TrainingBatch } from '../format.ts';
 import { fullIds, fullLogprobs, maskRuns } from '../sequence.ts';
 
 /**
@@ -16,7 +8,6 @@ import { fullIds, fullLogprobs, maskRuns } from '../sequence.ts';
 export function openrlhfExecutions(batch: TrainingBatch): TrainerRecord[] {
   return placedSamples(batch).map((placed) => {
     const place = onlyRow(placed, 'openrlhf', 'use a harness or builder that makes one trace for each session');
-    refuseImages(place, 'openrlhf');
     const { row, sample, group } = place;
     const offset = row.promptIds.length;
     return {

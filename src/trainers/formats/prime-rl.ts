@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { expertArray } from '../experts.ts';
 import {
   Booleans,
-  refuseImages,
+  numberOption,
   requiredAdvantage,
   type TrainerRecord,
   type TrainingBatch,
@@ -17,7 +17,10 @@ export const primeRlOptions = z.strictObject({
     .refine((name) => name !== 'all', 'prime-rl reserves the name "all"')
     .default('floe')
     .describe('name under which prime-rl reports these samples'),
-  temperature: z.coerce.number().positive().default(1).describe('temperature with which the policy sampled'),
+  temperature: numberOption
+    .pipe(z.number().positive())
+    .default(1)
+    .describe('temperature with which the policy sampled'),
 });
 
 /**
@@ -26,7 +29,6 @@ export const primeRlOptions = z.strictObject({
  */
 export function primeRlSamples(batch: TrainingBatch, options: z.infer<typeof primeRlOptions>): TrainerRecord[] {
   return trainedRows(batch).map((place) => {
-    refuseImages(place, 'prime_rl');
     const { row } = place;
     const advantage = requiredAdvantage(place, 'prime_rl');
     const mask = fullMask(row);

@@ -3,7 +3,6 @@ import {
   type PlacedSample,
   placedSamples,
   type RecordValue,
-  refuseImages,
   type TrainerRecord,
   type TrainingBatch,
 } from '../format.ts';
@@ -29,7 +28,6 @@ export function rllmEpisodes(batch: TrainingBatch): TrainerRecord[] {
 
 function trajectories({ rows, advantage }: PlacedSample): RecordValue[] {
   return rows.map((place) => {
-    refuseImages(place, 'rllm');
     const { row } = place;
     return {
       name: String(row.metadata.thread ?? 'main'),

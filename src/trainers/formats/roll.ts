@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import {
   Booleans,
+  numberOption,
   type PlacedRow,
-  refuseImages,
   requiredReward,
   type TrainerRecord,
   type TrainingBatch,
@@ -12,8 +12,10 @@ import {
 import { fullIds, fullLogprobs, fullMask } from '../sequence.ts';
 
 export const rollOptions = z.strictObject({
-  sequence_length: z.coerce.number().int().min(2).describe('length to which rows are padded on the right, in tokens'),
-  pad_token_id: z.coerce.number().int().min(0).describe("id of the tokenizer's padding token"),
+  sequence_length: numberOption
+    .pipe(z.int().min(2))
+    .describe('length to which rows are padded on the right, in tokens'),
+  pad_token_id: numberOption.pipe(z.int().min(0)).describe("id of the tokenizer's padding token"),
   tag: z.string().min(1).default('floe').describe('tag of the environment'),
 });
 
@@ -29,7 +31,6 @@ export function rollRows(batch: TrainingBatch, options: z.infer<typeof rollOptio
 function rollRow(place: PlacedRow, options: z.infer<typeof rollOptions>): TrainerRecord {
   const { sequence_length: length, pad_token_id: padding, tag } = options;
   const { row, sample, group, groupNumber, rowIndex } = place;
-  refuseImages(place, 'roll');
   const ids = fullIds(row);
   const used = ids.length;
   if (used > length) {

@@ -4,7 +4,6 @@ import {
   onlyRow,
   type PlacedRow,
   placedSamples,
-  refuseImages,
   requiredReward,
   type TrainerRecord,
   type TrainingBatch,
@@ -37,7 +36,6 @@ export function skyrlOutput(
   const places = placedSamples(batch).flatMap((sample) =>
     stepWise ? sample.rows : [onlyRow(sample, 'skyrl', 'set step_wise=true')],
   );
-  for (const place of places) refuseImages(place, 'skyrl');
   return [
     {
       prompt_token_ids: places.map(({ row }) => row.promptIds),

@@ -1,11 +1,4 @@
-import {
-  type PlacedRow,
-  refuseImages,
-  requiredAdvantage,
-  type TrainerRecord,
-  type TrainingBatch,
-  trainedRows,
-} from '../format.ts';
+import { type PlacedRow, requiredAdvantage, type TrainerRecord, type TrainingBatch, trainedRows } from '../format.ts';
 import { fullIds, fullLogprobs, fullMask, whereTrained } from '../sequence.ts';
 
 /**
@@ -18,7 +11,6 @@ export function tinkerDatums(batch: TrainingBatch): TrainerRecord[] {
 }
 
 function tinkerDatum(place: PlacedRow): TrainerRecord {
-  refuseImages(place, 'tinker');
   const { row } = place;
   const advantage = requiredAdvantage(place, 'tinker');
   const ids = fullIds(row);

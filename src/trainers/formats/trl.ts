@@ -2,7 +2,6 @@ import {
   Json,
   onlyRow,
   placedSamples,
-  refuseImages,
   requiredAdvantage,
   type TrainerRecord,
   type TrainingBatch,
@@ -16,7 +15,6 @@ import { fullIds, fullLogprobs, fullMask, stepsOf } from '../sequence.ts';
  */
 export function trlSamples(batch: TrainingBatch): TrainerRecord[] {
   return trainedRows(batch).map((place) => {
-    refuseImages(place, 'trl_async');
     const { row, sample, groupNumber } = place;
     return {
       prompt: new Json(row.promptMessages),
@@ -38,7 +36,6 @@ export function trlSamples(batch: TrainingBatch): TrainerRecord[] {
  */
 export function trlRollouts(batch: TrainingBatch): TrainerRecord[] {
   const places = placedSamples(batch).map((sample) => onlyRow(sample, 'trl', 'use the format trl_async'));
-  for (const place of places) refuseImages(place, 'trl');
   return [
     {
       prompt_ids: places.map(({ row }) => row.promptIds),

@@ -4,9 +4,9 @@ import { expertArray } from '../experts.ts';
 import {
   imagesOf,
   Json,
+  numberOption,
   type PlacedRow,
   placedRows,
-  refuseImages,
   requiredReward,
   type TrainerRecord,
   type TrainingBatch,
@@ -16,7 +16,7 @@ import { lastTrained, stepsOf } from '../sequence.ts';
 /**
  * Makes the fields of verl's `AgentLoopOutput` (`verl/experimental/agent_loop/agent_loop.py`, version 0.9.1) and the key of the row: `uid`
  * of the prompt, `session_id` of the sample, `index` of the row in the sample. `routed_experts` has T rows of int16, zero where the engine
- * reported none. `min_global_steps` and `max_global_steps` are -1 for a row of which nothing is trained.
+ * reported none. `min_global_steps` and `max_global_steps` are -1 for a row without sampled tokens.
  */
 export function verlOutputs(batch: TrainingBatch): TrainerRecord[] {
   return placedRows(batch).map((place) => {
@@ -48,13 +48,13 @@ export function verlOutputs(batch: TrainingBatch): TrainerRecord[] {
 }
 
 export const verlBatchOptions = z.strictObject({
-  prompt_length: z.coerce.number().int().min(1).describe('length to which prompts are padded on the left, in tokens'),
-  response_length: z.coerce
-    .number()
-    .int()
-    .min(1)
+  prompt_length: numberOption
+    .pipe(z.int().min(1))
+    .describe('length to which prompts are padded on the left, in tokens'),
+  response_length: numberOption
+    .pipe(z.int().min(1))
     .describe('length to which responses are padded on the right, in tokens'),
-  pad_token_id: z.coerce.number().int().min(0).describe("id of the tokenizer's padding token"),
+  pad_token_id: numberOption.pipe(z.int().min(0)).describe("id of the tokenizer's padding token"),
 });
 
 /**
@@ -86,7 +86,6 @@ export function verlBatch(batch: TrainingBatch, options: z.infer<typeof verlBatc
 function paddedRow(place: PlacedRow, options: z.infer<typeof verlBatchOptions>) {
   const { row } = place;
   const { prompt_length: promptLength, response_length: responseLength, pad_token_id: padding } = options;
-  refuseImages(place, 'verl_batch');
   checkLength(place, 'prompt_length', row.promptIds.length, promptLength);
   checkLength(place, 'response_length', row.responseIds.length, responseLength);
   const left = promptLength - row.promptIds.length;
