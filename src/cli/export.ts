@@ -50,15 +50,17 @@ export function registerExport(program: Command): void {
       printFormats(options.json === true);
       return;
     }
-    const results = await withClient(options, (client) => readTasks(client, tasks, options.partial === true));
+    const results = await withClient(options, (client) =>
+      readTasks(client, [...new Set(tasks)], options.partial === true),
+    );
     const groups = trainingGroups(results);
     const { format, advantages, perSession, set, encoding, output = '-' } = options;
     const bytes = encodeExport(groups, { format, advantages, perSession, options: set }, encoding);
     await write(bytes, output);
-    const omitted = results.length - groups.reduce((sum, { samples }) => sum + samples.length, 0);
+    const samples = groups.reduce((sum, group) => sum + group.samples.length, 0);
     printNote(
-      `Wrote ${groups.length} groups with ${results.length - omitted} samples as ${format}; ` +
-        `${omitted} samples cannot be trained on.`,
+      `Wrote ${groups.length} groups with ${samples} samples as ${format}; ` +
+        `${results.length - samples} samples cannot be trained on.`,
     );
   });
 }

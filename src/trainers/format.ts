@@ -124,6 +124,20 @@ export function onlyRow({ sample, rows }: PlacedSample, format: string, instead:
   );
 }
 
+/** Maximum number of tokens of all rows after padding. Some formats have ten padded columns, which then take a few GiB. */
+const MAX_PADDED_TOKENS = 2 ** 25;
+
+/** Throws `unsupported` when padding all rows of a batch to `length` tokens would take too much memory. */
+export function refuseLargePadding(batch: TrainingBatch, length: number, format: string): void {
+  const rows = placedRows(batch).length;
+  if (rows * length <= MAX_PADDED_TOKENS) return;
+  throw new FloeError(
+    'unsupported',
+    `${rows} traces padded to ${length} tokens each are more than ${MAX_PADDED_TOKENS} tokens; export fewer tasks at a time, or pad less`,
+    { rows, length, limit: MAX_PADDED_TOKENS, format },
+  );
+}
+
 /** Returns the text of the assistant's messages in the response, without the text of tool results. */
 export function responseText({ responseMessages }: TrainingRow): string {
   return responseMessages.flatMap((message) => (message.role === 'assistant' ? [textOf(message)] : [])).join('');

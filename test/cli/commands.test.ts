@@ -103,7 +103,7 @@ describe('the floe command', () => {
     const [result] = await stack.run({ instruction: 'hi', agent, evaluator: { strategy: 'session_completed' } });
     const [trace] = result?.trajectory?.traces ?? [];
     const task = result?.task_id ?? '';
-    const exported = await floe('export', task, '--format', 'slime');
+    const exported = await floe('export', task, task, '--format', 'slime');
     expect(exported).toMatchObject({
       code: 0,
       stderr: expect.stringContaining('Wrote 1 groups with 1 samples as slime; 0 samples cannot be trained on.'),

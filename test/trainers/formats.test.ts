@@ -298,6 +298,13 @@ describe('trainer formats', () => {
         '3 tokens are more than sequence_length 2',
       ],
       [several, 'roll', { options: { pad_token_id: 0 } }, 'sequence_length'],
+      [
+        several,
+        'roll',
+        { options: { sequence_length: 99_999_999, pad_token_id: 0 } },
+        '2 traces padded to 99999999 tokens',
+      ],
+      [several, 'skyrl', { options: { step_wise: 'maybe' } }, 'step_wise: must be true or false'],
       [several, 'roll', { options: { sequence_length: 8, pad_token_id: '' } }, 'pad_token_id: must be a number'],
       [several, 'prime_rl', { options: { temperature: '' } }, 'temperature: must be a number'],
       [several, 'slime', { options: { padding: 1 } }, 'padding'],

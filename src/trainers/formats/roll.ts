@@ -4,6 +4,7 @@ import {
   Booleans,
   numberOption,
   type PlacedRow,
+  refuseLargePadding,
   requiredReward,
   type TrainerRecord,
   type TrainingBatch,
@@ -25,6 +26,7 @@ export const rollOptions = z.strictObject({
  * the last token before the padding. Throws `unsupported` for a longer row.
  */
 export function rollRows(batch: TrainingBatch, options: z.infer<typeof rollOptions>): TrainerRecord[] {
+  refuseLargePadding(batch, options.sequence_length, 'roll');
   return trainedRows(batch).map((place) => rollRow(place, options));
 }
 

@@ -11,8 +11,7 @@ import {
 
 export const skyrlOptions = z.strictObject({
   step_wise: z
-    .stringbool()
-    .or(z.boolean())
+    .union([z.stringbool(), z.boolean()], 'must be true or false')
     .default(false)
     .describe('one entry for each trace instead of one for each sample, with is_last_step on the last of a sample'),
 });

@@ -7,6 +7,7 @@ import {
   numberOption,
   type PlacedRow,
   placedRows,
+  refuseLargePadding,
   requiredReward,
   type TrainerRecord,
   type TrainingBatch,
@@ -63,6 +64,7 @@ export const verlBatchOptions = z.strictObject({
  * `unsupported` for a row that is longer than the given lengths, because verl neither pads nor cuts it.
  */
 export function verlBatch(batch: TrainingBatch, options: z.infer<typeof verlBatchOptions>): TrainerRecord[] {
+  refuseLargePadding(batch, options.prompt_length + options.response_length, 'verl_batch');
   const places = placedRows(batch);
   const rows = places.map((place) => paddedRow(place, options));
   const column = (name: keyof (typeof rows)[number]) => rows.map((row) => row[name]);
