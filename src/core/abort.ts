@@ -20,7 +20,13 @@ export function onAbort(signal: AbortSignal | undefined, callback: () => void): 
 export function raceAbort<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     const release = onAbort(signal, () => reject(signal.reason));
-    promise.then(resolve, reject).finally(release);
+    const settle =
+      <V>(outcome: (value: V) => void): ((value: V) => void) =>
+      (value) => {
+        release();
+        outcome(value);
+      };
+    promise.then(settle(resolve), settle(reject));
   });
 }
 

@@ -1,3 +1,5 @@
+import { messageOf } from './thrown.ts';
+
 /**
  * Every error code of floe: its HTTP status, whether repeating the same call can succeed, and its meaning. docs/errors.md is generated
  * from this table.
@@ -30,6 +32,9 @@ export const ERROR_TABLE = {
   unknown_harness: { status: 422, retryable: false, meaning: 'There is no harness adapter of that name.' },
   unknown_builder: { status: 422, retryable: false, meaning: 'There is no builder of that name.' },
   unknown_evaluator: { status: 422, retryable: false, meaning: 'There is no evaluator of that name.' },
+  unknown_agent: { status: 422, retryable: false, meaning: 'There is no floe agent of that name.' },
+  unknown_tool: { status: 422, retryable: false, meaning: 'There is no tool or toolset of that name.' },
+  unknown_environment: { status: 422, retryable: false, meaning: 'There is no environment of that name.' },
   upgrade_required: {
     status: 426,
     retryable: false,
@@ -86,6 +91,11 @@ export const ERROR_TABLE = {
     status: 500,
     retryable: false,
     meaning: 'A custom builder failed, or returned an invalid result.',
+  },
+  plugin_failed: {
+    status: 500,
+    retryable: false,
+    meaning: 'An agent, an environment or a tool failed because of a defect; the message names it.',
   },
   audit_failed: {
     status: 500,
@@ -149,6 +159,5 @@ export class FloeError extends Error {
 /** Converts a thrown value to a FloeError. A value that is not one becomes the cause of a new error with the code `fallback`. */
 export function asFloeError(thrown: unknown, fallback: ErrorCode = 'internal'): FloeError {
   if (FloeError.is(thrown)) return thrown;
-  const message = thrown instanceof Error ? thrown.message : String(thrown);
-  return new FloeError(fallback, message, {}, thrown);
+  return new FloeError(fallback, messageOf(thrown), {}, thrown);
 }

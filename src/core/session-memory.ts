@@ -4,7 +4,7 @@ import { evalRuntimeSpec } from './eval-runtime.ts';
 const DEFAULT_RUNTIME = runtimeSpecSchema.parse({});
 
 /** Built-in evaluators that do not evaluate in a fresh runtime by default. */
-const GRADE_IN_PLACE: readonly string[] = ['session_completed', 'answer', 'judge', 'steps'];
+const GRADE_IN_PLACE: readonly string[] = ['session_completed', 'environment', 'answer', 'judge', 'steps'];
 
 /**
  * Returns how much memory the limits of a session allow its sandboxes to use, in MiB: the processes of one sandbox, and, where they are in

@@ -7,7 +7,8 @@ type SummarizedAttempt = Pick<SessionSummary, 'session_id' | 'task_id' | 'sample
 /** The fields of a summary that the caller must pass, because they follow neither from the attempt's identity nor from its outcome. */
 type SummaryFields = Omit<SessionSummary, keyof SummarizedAttempt | 'status' | 'outcome' | 'policy' | 'unusable'>;
 
-const NO_TIMING: SessionTiming = {
+/** The times of a session that reached no node. */
+export const NO_TIMING: SessionTiming = {
   queued_ms: null,
   init_ms: null,
   ready_ms: null,
@@ -46,7 +47,10 @@ export function sessionSummary(
     trace_count: fields.trace_count ?? 0,
     trainable_tokens: fields.trainable_tokens ?? 0,
     completion_count: fields.completion_count ?? 0,
+    policy_versions: fields.policy_versions ?? null,
     audit: fields.audit ?? null,
+    calls: fields.calls ?? null,
+    cost: fields.cost ?? null,
     timing: fields.timing ?? { ...NO_TIMING },
     agent: fields.agent ?? null,
     artifacts: fields.artifacts ?? null,

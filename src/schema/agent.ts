@@ -42,11 +42,22 @@ export const skillSchema = z.strictObject({
 });
 export type Skill = z.infer<typeof skillSchema>;
 
+/** A toolset of an agent of floe: its name, or its name with settings, which the toolset validates. */
+export const toolSpecSchema = z.union([
+  z
+    .string()
+    .min(1)
+    .transform((name) => ({ name, config: {} })),
+  z.strictObject({ name: z.string().min(1), config: metadataSchema.default({}) }),
+]);
+export type ToolSpec = z.output<typeof toolSpecSchema>;
+
 /** The harnesses for which floe has rules that recognise the purpose and the agent thread of each model call. */
 export const callRulesSchema = z.enum([
   'claude_code',
   'codex',
   'copilot_cli',
+  'floe',
   'gemini_cli',
   'opencode',
   'pi',
@@ -61,7 +72,10 @@ export type CallRules = z.infer<typeof callRulesSchema>;
 const MAX_RECORDED_MB = 128;
 
 export const agentSpecSchema = z.strictObject({
-  harness: z.string().min(1),
+  harness: z
+    .string()
+    .min(1)
+    .meta({ examples: ['pi'] }),
   dialect: dialectNameSchema
     .optional()
     .describe('wire format in which the harness calls the policy; default: the first one that the harness supports'),

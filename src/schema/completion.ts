@@ -19,7 +19,16 @@ import {
   versionSpanSchema,
 } from './trajectory.ts';
 
-export const callKindSchema = z.enum(['main', 'subagent', 'compaction', 'title', 'routing', 'memory', 'probe']);
+export const callKindSchema = z.enum([
+  'main',
+  'subagent',
+  'compaction',
+  'title',
+  'routing',
+  'memory',
+  'probe',
+  'untrained',
+]);
 export type CallKind = z.infer<typeof callKindSchema>;
 
 /** The token id or the stop string at which the engine ended the reply. */
@@ -41,9 +50,19 @@ export type Usage = z.infer<typeof usageSchema>;
  * `first`: the history has no assistant turn. `chat_mode`: the engine renders the messages. `rewritten`: the policy did not sample the
  * assistant turns of the history. `tools`: the policy sampled them, but with other tools. `thinking`: the template drops thinking at this
  * point, and the task permits that. `template`: the tokens that close a turn were not found in the template's rendering. `cut`: the harness
- * received a turn only up to a position inside one of its tokens, so the recorded ids cannot be continued.
+ * received a turn only up to a position inside one of its tokens, so the recorded ids cannot be continued. `images`: a message contains an
+ * image, which token ids leave out, so the engine renders the messages although the mode is tokens.
  */
-export const renderReasonSchema = z.enum(['first', 'chat_mode', 'rewritten', 'tools', 'thinking', 'template', 'cut']);
+export const renderReasonSchema = z.enum([
+  'first',
+  'chat_mode',
+  'rewritten',
+  'tools',
+  'thinking',
+  'template',
+  'cut',
+  'images',
+]);
 export type RenderReason = z.infer<typeof renderReasonSchema>;
 
 /** How the prompt of a call was made, and the distribution to which its log-probabilities belong. */

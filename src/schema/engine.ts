@@ -2,10 +2,10 @@ import { z } from 'zod';
 import { idSchema } from './identifiers.ts';
 
 /**
- * Kind of an inference server. `openai` is any OpenAI-compatible API, for evaluation and data generation: an engine of this kind returns no
- * token ids.
+ * Kind of an inference server. `openai` is any OpenAI-compatible API, whose replies can be trained on if it returns token ids. `tinker` is
+ * the API of Tinker's sampling service.
  */
-export const engineKindSchema = z.enum(['vllm', 'sglang', 'llama_cpp', 'openai']);
+export const engineKindSchema = z.enum(['vllm', 'sglang', 'llama_cpp', 'openai', 'tinker']);
 export type EngineKind = z.infer<typeof engineKindSchema>;
 
 /**
@@ -49,6 +49,22 @@ export const engineLimitsSchema = z.strictObject({
 });
 export type EngineLimits = z.infer<typeof engineLimitsSchema>;
 
+/** Where a machine is in a cluster. `null` means that it is not known. */
+export const placeSchema = z.strictObject({
+  rack: z.string().min(1).max(200).nullable().default(null).describe('machines of one rack share a switch'),
+  zone: z.string().min(1).max(200).nullable().default(null).describe('racks of one zone have a fast network'),
+});
+export type Place = z.infer<typeof placeSchema>;
+
+/** Bounds of a limit of an engine's concurrent calls that follows the engine's load. */
+export const adaptiveConcurrencySchema = z
+  .strictObject({
+    min: z.int().min(1).max(1_000_000).default(4),
+    max: z.int().min(1).max(1_000_000).default(1024),
+  })
+  .refine(({ min, max }) => min <= max, 'min must not be greater than max');
+export type AdaptiveConcurrency = z.infer<typeof adaptiveConcurrencySchema>;
+
 /** An inference server that samples for sessions. */
 export const engineSpecSchema = z.strictObject({
   engine_id: idSchema.optional().describe('id of the engine; default: derived from host, port and path of the URL'),
@@ -86,6 +102,15 @@ export const engineSpecSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe('most concurrent calls, further calls wait; null for no limit'),
+  place: placeSchema
+    .prefault({})
+    .describe('rack and zone of the machine; nodes with engine_locality prefer_local use near engines first'),
+  adaptive_concurrency: adaptiveConcurrencySchema
+    .nullable()
+    .default(null)
+    .describe(
+      'bounds of a further limit of concurrent calls, which each node adjusts to the load that the engine reports; for kinds vllm, sglang and llama_cpp; null for none',
+    ),
   limits: engineLimitsSchema
     .nullable()
     .default(null)
@@ -106,6 +131,20 @@ export const engineSpecSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe('reasoning parser to use, with the same default as tool_parser'),
+  token_ids: z
+    .enum(['auto', 'required', 'off'])
+    .default('auto')
+    .describe(
+      'for kind openai, whether token ids and log-probabilities are requested; auto: if the API returns them at registration; required: registration fails when it does not; off: never',
+    ),
+  tokenizer: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe(
+      "folder on the nodes with the model's tokenizer.json and chat template; required for kind tinker, whose server renders no messages",
+    ),
 });
 export type EngineSpec = z.infer<typeof engineSpecSchema>;
 export type EngineSpecInput = z.input<typeof engineSpecSchema>;
@@ -172,6 +211,19 @@ export const engineInfoSchema = z.object({
     .describe('whether replies are relayed while they are sampled; turned off once a stream has lost token ids'),
   inflight: z.int(),
   max_concurrency: z.int().nullable(),
+  adaptive: z
+    .object({
+      limit: z.int().describe('most concurrent calls at present'),
+      decreases: z.int().describe('number of times that the limit was lowered because the engine was overloaded'),
+      kv_usage: z.number().nullable().describe('share of the KV cache in use'),
+      waiting: z.number().nullable().describe('requests that wait in the engine, of all its clients'),
+      preemptions: z.number().nullable(),
+      unreadable: z.int().describe('number of readings that had no plausible value; they did not change the limit'),
+    })
+    .optional()
+    .describe(
+      'the limit that follows the load of the engine, and the last reading of that load; absent without adaptive_concurrency',
+    ),
   held_back_ms: z
     .number()
     .optional()
@@ -185,8 +237,8 @@ export const enginePolicySchema = z.enum(['least_in_flight', 'assignment_count',
 export type EnginePolicy = z.infer<typeof enginePolicySchema>;
 
 /**
- * Whether sessions prefer engines on their node's own host. `prefer_local`: they use a local engine while one has free capacity. `none`:
- * the host matters only for the choice between engines that are otherwise equally good.
+ * Whether sessions prefer engines that are near. `prefer_local`: they use an engine on their node's own host while one has free capacity, then
+ * one in its rack, then one in its zone. `none`: distance matters only for the choice between engines that are otherwise equally good.
  */
 export const engineLocalitySchema = z.enum(['prefer_local', 'none']);
 export type EngineLocality = z.infer<typeof engineLocalitySchema>;
@@ -214,6 +266,13 @@ export type EngineDirectory = z.infer<typeof engineDirectorySchema>;
 /** The `engine` field of a task: which engines sample its replies and how. */
 export const taskEngineSchema = z.strictObject({
   pool: idSchema.default('default'),
+  extra_pools: z
+    .array(idSchema)
+    .max(16)
+    .optional()
+    .describe(
+      'further pools, which an agent of floe may name for conversations other than its main one; default: none',
+    ),
   mode: engineModeSchema.default('auto'),
   thinking_retention: thinkingRetentionSchema.default('template'),
 });

@@ -7,7 +7,39 @@ export {
   mcpServerSchema,
   type Skill,
   skillSchema,
+  type ToolSpec,
+  toolSpecSchema,
 } from './agent.ts';
+export {
+  type BatchAccept,
+  type BatchGroup,
+  type BatchOrder,
+  type BatchProgress,
+  type BatchReply,
+  type BatchRewind,
+  type BatchRows,
+  type BatchRowsReply,
+  type BatchStaleness,
+  type BatchStreamLoad,
+  type BatchStreamRequest,
+  type BatchStreamRequestInput,
+  type BatchStreamView,
+  batchReplySchema,
+  batchRewindSchema,
+  batchRowsReplySchema,
+  batchRowsSchema,
+  batchStalenessSchema,
+  batchStreamRequestSchema,
+  batchStreamViewSchema,
+  templateTaskSchema,
+} from './batch.ts';
+export {
+  type CallSums,
+  callSumsSchema,
+  middleOfTimeInterval,
+  type ToolSums,
+  timeIntervalOf,
+} from './call-sums.ts';
 export {
   type AssistantMessage,
   assistantMessageSchema,
@@ -47,6 +79,7 @@ export {
   usageSchema,
 } from './completion.ts';
 export {
+  type AdaptiveConcurrency,
   addServerSchema,
   type CaptureMode,
   captureModeSchema,
@@ -79,8 +112,10 @@ export {
   type LogprobsMode,
   logprobsModeSchema,
   type PauseMode,
+  type Place,
   pauseModeSchema,
   pauseRequestSchema,
+  placeSchema,
   type TaskEngine,
   type TemplateFacts,
   type ThinkingRetention,
@@ -89,6 +124,14 @@ export {
   thinkingRetentionSchema,
   versionRequestSchema,
 } from './engine.ts';
+export { type EnvironmentSource, type EnvironmentSourceInput, environmentSourceSchema } from './environment-source.ts';
+export {
+  type EpisodeReport,
+  type EpisodeStatus,
+  episodeReportSchema,
+  type TaskEnvironment,
+  taskEnvironmentSchema,
+} from './episode.ts';
 export {
   type ErrorReply,
   errorReplySchema,
@@ -111,7 +154,9 @@ export {
   leaseReplySchema,
   leaseRequestSchema,
   leaseSchema,
+  MAX_REPLY_EXCERPT,
   type NodeInfo,
+  type NodeProcess,
   type NodeRegistration,
   type NodeStageMetrics,
   nodeInfoSchema,
@@ -121,6 +166,7 @@ export {
   type PartialReply,
   partialReplySchema,
   type SessionProgress,
+  type StageCounts,
   sessionProgressSchema,
 } from './node.ts';
 export {
@@ -152,10 +198,16 @@ export {
   attemptViewSchema,
   type EgressReport,
   egressReportSchema,
+  type LiveSession,
+  type LiveSessions,
+  liveSessionSchema,
+  liveSessionsSchema,
   type Outcome,
   type OutcomePolicy,
   outcomePolicySchema,
   outcomeSchema,
+  type PolicyVersions,
+  policyVersionsSchema,
   type RuntimeReport,
   rewardSchema,
   type SessionError,
@@ -175,6 +227,31 @@ export {
   type UnusableReason,
   unusableReasonSchema,
 } from './session.ts';
+export { type SessionCost, sessionCostSchema } from './session-cost.ts';
+export {
+  type GroupFacts,
+  type GroupFactsPage,
+  groupFactsPageSchema,
+  groupFactsSchema,
+  type HistogramField,
+  histogramFieldSchema,
+  type MeasureKind,
+  measureKindSchema,
+  type SessionFacts,
+  type SessionFactsPage,
+  type SessionGrouping,
+  type SessionHistogram,
+  type SessionMeasure,
+  type SessionMeasures,
+  type SessionTotals,
+  sessionFactsPageSchema,
+  sessionFactsSchema,
+  sessionGroupingSchema,
+  sessionHistogramSchema,
+  sessionMeasuresReplySchema,
+  sessionTotalsReplySchema,
+  sessionTotalsSchema,
+} from './session-facts.ts';
 export {
   type GroupReport,
   groupReportSchema,
@@ -215,6 +292,7 @@ export {
   taskStepSchema,
   taskSummarySchema,
 } from './task.ts';
+export { tokenTextsReplySchema, tokenTextsRequestSchema } from './token-texts.ts';
 export {
   type Audit,
   auditSchema,

@@ -8,6 +8,8 @@ import { taskRequestSchema } from './task.ts';
 const MAX_POOL_SIZE = 10_000;
 /** Maximum number of characters of the text with which a node explains why it accepts no sessions. */
 const MAX_REASON = 1_000;
+/** Maximum number of characters of a reply in a heartbeat. */
+export const MAX_REPLY_EXCERPT = 200;
 
 export const nodeRegistrationSchema = z.strictObject({
   node_id: idSchema,
@@ -36,13 +38,38 @@ export const nodeRegistrationSchema = z.strictObject({
 });
 export type NodeRegistration = z.infer<typeof nodeRegistrationSchema>;
 
-/** Number of a node's sessions in each stage. `*_queue_depth` counts the sessions that wait for a worker. */
-export const nodeStageMetricsSchema = z.strictObject({
+/** Numbers of sessions in each stage. `*_queue_depth` counts the sessions that wait for a worker. */
+const stageCountsSchema = z.strictObject({
   init_inflight: z.int().min(0),
   ready_depth: z.int().min(0),
   run_inflight: z.int().min(0),
   postrun_queue_depth: z.int().min(0),
   postrun_inflight: z.int().min(0),
+});
+export type StageCounts = z.infer<typeof stageCountsSchema>;
+
+/** One process of a node that runs its sessions in several processes. */
+const nodeProcessSchema = stageCountsSchema.extend({
+  state: z
+    .enum(['running', 'starting', 'stopped'])
+    .describe(
+      'starting also after the process has ended unexpectedly; stopped when it ended so often that it is not restarted',
+    ),
+  ends: z.int().min(0).describe('number of times that the process has ended unexpectedly and lost its sessions'),
+  refuses: z
+    .string()
+    .max(MAX_REASON)
+    .nullable()
+    .describe('why this process accepts no sessions at present; null when it accepts them'),
+});
+export type NodeProcess = z.infer<typeof nodeProcessSchema>;
+
+/** Numbers of a node's sessions in each stage, and the same for each of its processes. */
+export const nodeStageMetricsSchema = stageCountsSchema.extend({
+  processes: z
+    .array(nodeProcessSchema)
+    .optional()
+    .describe('the processes of a node with `--processes` above 1, in their order; absent for a node of one process'),
 });
 export type NodeStageMetrics = z.infer<typeof nodeStageMetricsSchema>;
 
@@ -52,6 +79,11 @@ export const sessionProgressSchema = z.strictObject({
   status: sessionStatusSchema,
   turns: countSchema,
   sampled_tokens: countSchema,
+  last_reply: z
+    .string()
+    .max(MAX_REPLY_EXCERPT)
+    .optional()
+    .describe('beginning of the newest reply of the policy; absent when an earlier heartbeat had it'),
 });
 export type SessionProgress = z.infer<typeof sessionProgressSchema>;
 
@@ -69,6 +101,10 @@ export const heartbeatSchema = z.strictObject({
     .default(null)
     .describe('why the node accepts no sessions at present; null when it accepts them'),
   sessions: z.array(sessionProgressSchema),
+  lost: z
+    .array(z.strictObject({ session_id: idSchema, epoch: countSchema }))
+    .optional()
+    .describe('sessions that ended with a process of the node; they return to the queue immediately'),
   engines: z
     .strictObject({
       revision: z.int().min(0).describe('revision of the engine directory that this node has applied'),
@@ -102,6 +138,11 @@ export const heartbeatReplySchema = z.object({
     .nullable()
     .default(null)
     .describe('the engine directory; null when it has not changed since the revision that the node has received'),
+  report_ms: z
+    .int()
+    .min(0)
+    .optional()
+    .describe('shortest time between two reports of progress, which grows with the number of nodes; absent: no limit'),
 });
 export type HeartbeatReply = z.infer<typeof heartbeatReplySchema>;
 

@@ -1,6 +1,9 @@
 import { z } from 'zod';
+import { callSumsSchema } from './call-sums.ts';
+import { episodeReportSchema } from './episode.ts';
 import { countSchema, idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
 import { isolationSchema } from './runtime.ts';
+import { sessionCostSchema } from './session-cost.ts';
 import { auditSchema, trajectorySchema } from './trajectory.ts';
 
 export const sessionStatusSchema = z.enum([
@@ -73,6 +76,7 @@ export const agentReportSchema = z.object({
   stdout_tail: z.string(),
   stderr_tail: z.string(),
   isolation: isolationSchema,
+  episode: episodeReportSchema.optional().describe('only for an agent of the harness `floe` whose episode has ended'),
 });
 export type AgentReport = z.infer<typeof agentReportSchema>;
 
@@ -116,6 +120,10 @@ const runtimeReportSchema = z.object({
 });
 export type RuntimeReport = z.infer<typeof runtimeReportSchema>;
 
+/** The policy versions of the first and the last token that a session sampled; `null` for one that the engine did not report. */
+export const policyVersionsSchema = z.object({ first: z.string().nullable(), last: z.string().nullable() });
+export type PolicyVersions = z.infer<typeof policyVersionsSchema>;
+
 /** A finished session without its token data. It is small enough for database rows, lists and logs. */
 export const sessionSummarySchema = z.object({
   session_id: idSchema,
@@ -142,7 +150,16 @@ export const sessionSummarySchema = z.object({
   trace_count: countSchema,
   trainable_tokens: countSchema,
   completion_count: countSchema,
+  policy_versions: policyVersionsSchema
+    .nullable()
+    .default(null)
+    .describe('null for a session without completions, and for one that its node did not describe'),
   audit: auditSchema.nullable(),
+  calls: callSumsSchema
+    .nullable()
+    .default(null)
+    .describe('sums over the model calls and tool calls; null for a session that its node did not describe'),
+  cost: sessionCostSchema.nullable().default(null).describe('null for a session that its node did not describe'),
   timing: sessionTimingSchema,
   agent: agentReportSchema.nullable(),
   artifacts: artifactsReportSchema.nullable().default(null),
@@ -185,6 +202,23 @@ export const sessionViewSchema = z.object({
     .describe('summary of the result; null until the session is in a terminal state'),
 });
 export type SessionView = z.infer<typeof sessionViewSchema>;
+
+/** A session that a node runs now. */
+export const liveSessionSchema = sessionViewSchema.omit({ summary: true, epoch: true }).extend({
+  last_reply: z
+    .string()
+    .nullable()
+    .describe(
+      'beginning of the newest reply of the policy, at most 200 characters; null when the server does not know it',
+    ),
+});
+export type LiveSession = z.infer<typeof liveSessionSchema>;
+
+export const liveSessionsSchema = z.object({
+  sessions: z.array(liveSessionSchema).describe('those that were submitted first'),
+  total: z.int().describe('number of sessions that nodes run now, of all tasks'),
+});
+export type LiveSessions = z.infer<typeof liveSessionsSchema>;
 
 /**
  * One attempt that a node has delivered: the attempt that ended its session, an attempt after which the session was retried, or the

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { batchStreamLoadSchema } from './batch.ts';
 import { idSchema } from './identifiers.ts';
 import { nodeInfoSchema } from './node.ts';
 import { sessionResultSchema, sessionStatusSchema, sessionSummarySchema, unusableReasonSchema } from './session.ts';
@@ -84,6 +85,7 @@ export const rolloutStatusSchema = z.object({
         .describe("why the trainer's sessions are not leased although nodes request work; null when they are leased"),
     }),
   ),
+  batch_streams: z.array(batchStreamLoadSchema).describe('running batch streams, newest first; at most 50'),
   counters: z
     .record(z.string(), z.int())
     .describe('counts of events since the server started, such as refused results, expired leases and retries'),
@@ -125,6 +127,10 @@ export const rolloutEventSchema = z.discriminatedUnion('type', [
     sampled_tokens: z.int(),
     reward: z.number().nullable(),
     outcome: z.string().nullable(),
+    last_reply: z
+      .string()
+      .optional()
+      .describe('beginning of the newest reply of the policy; absent in events that bring no new one'),
   }),
 ]);
 export type RolloutEvent = z.infer<typeof rolloutEventSchema>;

@@ -109,6 +109,11 @@ export const auditSchema = z.object({
   context_images: z
     .int()
     .describe("images in the session's messages, each counted once; the ids of a context leave them out"),
+  rendered_for_images: z
+    .int()
+    .describe(
+      'completions in tokens mode whose messages the engine rendered because they contain images; their prompt ids are those that the engine reported',
+    ),
   context_special_tokens: z
     .int()
     .describe(

@@ -1,0 +1,54 @@
+import type { ChatMessage } from '../schema/index.ts';
+
+/** Maximum number of characters of one message that are found by a search. */
+const MAX_MESSAGE_CHARS = 2_000;
+/** Maximum number of characters that a node sends of the messages of a session. A server may index fewer. */
+export const MAX_SEARCH_CHARS = 65_536;
+/** Longest word that is found. Longer ones are data, such as base64. */
+const MAX_WORD_CHARS = 64;
+/** Maximum number of phrases of one search. */
+const MAX_PHRASES = 20;
+
+/** Returns what a search finds of a message: the beginning of its text, its thinking, and its tool calls. */
+export function searchedText(message: ChatMessage): string {
+  const { content } = message;
+  const texts =
+    typeof content === 'string' || content === null
+      ? [content ?? '']
+      : content.map((part) => (part.type === 'text' ? part.text : ''));
+  if (message.role === 'assistant') {
+    texts.push(message.reasoning_content ?? '');
+    for (const { function: called } of message.tool_calls ?? []) texts.push(called.name, called.arguments);
+  }
+  return texts.map((text) => text.slice(0, MAX_MESSAGE_CHARS)).join(' ');
+}
+
+/** Joins texts to at most `maxChars` characters: of longer ones, the beginning and the end are kept. */
+export function joinedWithin(texts: readonly string[], maxChars: number): string {
+  const all = texts.filter((text) => text.trim() !== '').join('\n');
+  if (all.length <= maxChars) return all;
+  const half = Math.floor(maxChars / 2);
+  return `${all.slice(0, half)}\n${all.slice(all.length - half)}`;
+}
+
+/** Returns the words of a text in lower case, separated by spaces. Only letters and digits are parts of words. */
+export function wordsOf(text: string): string {
+  return text
+    .normalize('NFKC')
+    .toLowerCase()
+    .split(/[^\p{L}\p{N}]+/u)
+    .filter((word) => word !== '' && word.length <= MAX_WORD_CHARS)
+    .join(' ');
+}
+
+/**
+ * Returns the phrases of a search, all of which a session must have: each word, and the words between double quotes, one after the other.
+ * Empty for a text without letters and digits.
+ */
+export function phrasesOf(search: string): string[] {
+  const phrases = search.split('"').flatMap((part, index) => {
+    const words = wordsOf(part);
+    return index % 2 === 1 ? [words] : words.split(' ');
+  });
+  return [...new Set(phrases.filter((phrase) => phrase !== ''))].slice(0, MAX_PHRASES);
+}
