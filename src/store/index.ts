@@ -1,9 +1,29 @@
 export type { BlobStore } from './blobs/blob-store.ts';
 export { DirectoryBlobStore } from './blobs/directory.ts';
+export type {
+  FactFilter,
+  FactGroupColumn,
+  FactGroupRow,
+  FactNumberColumn,
+  FactOrder,
+  FactPosition,
+  FactRow,
+  FactSpread,
+  FactTextColumn,
+  FactTotals,
+  Measure,
+  MeasureTotals,
+  NewFactRow,
+} from './facts.ts';
 export { type OpenStore, openStore, type StoreLocation } from './open.ts';
 export type {
   AliasedTask,
   AliasRow,
+  BatchDataRow,
+  BatchGroupRow,
+  BatchGroupState,
+  BatchGroupTotals,
+  BatchStreamRow,
   BlobRef,
   CallbackRow,
   ConsumerRow,

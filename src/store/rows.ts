@@ -114,24 +114,23 @@ export type DeliveryRow = {
   readonly epoch: number;
   readonly kind: 'result' | 'retried' | 'partial';
   readonly digest: string;
-  readonly summary: string;
+  /**
+   * The delivered `SessionSummary` as JSON text; `null` when the delivery is the result of the session, which has the summary. The result
+   * then has the references as well, and they are `null` here.
+   */
+  readonly summary: string | null;
   readonly trajectory_ref: string | null;
   readonly completions_ref: string | null;
   readonly artifacts_ref: string | null;
   readonly delivered_at: string;
 };
 
-/** The result of an ended session. `cursor` is its position in the order of all results. */
+/** The result of an ended session, which never changes. `cursor` is its position in the order of all results. */
 export type ResultRow = {
   readonly cursor: number;
   readonly session_id: string;
   readonly task_id: string;
   readonly trainer: string;
-  /**
-   * 1 once the trainer has collected the result, else 0. A trainer collects a result by requesting the results after it, or by
-   * acknowledging the callback of its task.
-   */
-  readonly collected: number;
   readonly trajectory_ref: string | null;
   readonly trajectory_bytes: number;
   readonly completions_ref: string | null;
@@ -242,3 +241,130 @@ export type EngineStateRow = {
   /** The ids of removed engines, as a JSON array in text form. */
   readonly removed: string;
 };
+
+/** A batch stream: the state from which batches of groups are made. Its rows and groups are in other tables. */
+export type BatchStreamRow = {
+  readonly batch_id: string;
+  /** SHA-256 of the canonical request, as {@link TaskRow.digest}. */
+  readonly digest: string;
+  /** The stream's `BatchStreamRequest` as JSON text, without the rows of its source. */
+  readonly request: string;
+  readonly trainer: string;
+  readonly status: 'running' | 'ended';
+  /** Number of the last batch that was handed out; 0 before the first. */
+  readonly last_batch: number;
+  /** Number of the last batch that the trainer has requested. It is one more than `last_batch` while the trainer waits. */
+  readonly requested_batch: number;
+  /** Number of the last batch that the trainer has confirmed. */
+  readonly acknowledged: number;
+  /** The policy version that the trainer gave last; `null` before the first. */
+  readonly policy_version: string | null;
+  /** The step that `policy_version` names. */
+  readonly policy_step: number | null;
+  /** Size of the batch that the trainer has requested last, in the stream's `batch_unit`. */
+  readonly requested_size: number;
+  readonly row_count: number;
+  /** 1 once the source has no further rows, else 0. */
+  readonly rows_complete: number;
+  /** Number of groups that were started, which is the number of the next one. */
+  readonly group_count: number;
+  readonly epoch: number;
+  /** Number of rows of the epoch that were started. */
+  readonly position: number;
+  /** Why the last request to the generator failed; `null` when it succeeded. */
+  readonly source_error: string | null;
+  /** Service time in milliseconds before which the generator is not requested after a failure. */
+  readonly source_retry_ms: number;
+  /** Service time in milliseconds at which the stream was ended; `null` while it runs. */
+  readonly ended_ms: number | null;
+  readonly created_at: string;
+};
+
+export type BatchStreamPatch = Partial<
+  Omit<BatchStreamRow, 'batch_id' | 'digest' | 'request' | 'trainer' | 'created_at'>
+>;
+
+/** A row of a stream's data set, with what its last group has shown. */
+export type BatchDataRow = {
+  readonly batch_id: string;
+  readonly row_index: number;
+  /** The row's fields as JSON text. */
+  readonly fields: string;
+  /** Why the row does not fit the template; `null` when it does. */
+  readonly problem: string | null;
+  readonly last_epoch: number | null;
+  readonly mean_reward: number | null;
+  readonly last_result: 'all_wrong' | 'all_right' | 'other' | null;
+  /** Number of consecutive groups of the row that were rejected. */
+  readonly rejections: number;
+  /** 1 when the row is not sampled any more, else 0. */
+  readonly retired: number;
+};
+
+export type BatchDataRowPatch = Partial<
+  Pick<BatchDataRow, 'problem' | 'last_epoch' | 'mean_reward' | 'last_result' | 'rejections' | 'retired'>
+>;
+
+/**
+ * State of a group: `running`; `ready`: accepted, belongs to no batch; `handed`: in a batch; `rejected`: not effective; `expired`: was
+ * accepted and became too old; `restarted`: was cancelled by the stream while it ran; `cancelled`: its task was cancelled by someone else, or
+ * the stream was ended.
+ */
+export type BatchGroupState = 'running' | 'ready' | 'handed' | 'rejected' | 'expired' | 'restarted' | 'cancelled';
+
+/** One task of a stream. */
+export type BatchGroupRow = {
+  readonly batch_id: string;
+  readonly group_no: number;
+  readonly task_id: string;
+  readonly row_index: number;
+  readonly epoch: number;
+  readonly state: BatchGroupState;
+  /** Why the group was rejected; `null` in other states. */
+  readonly reason: string | null;
+  /** Step of the policy when the group was started; `null` when the trainer had named none. */
+  readonly policy_step: number | null;
+  /** Number of the batch; `null` while the group belongs to none. */
+  readonly batch_no: number | null;
+  /** 1 while the group's row must be started once more, else 0. */
+  readonly repeat: number;
+  /** Number of earlier groups of this visit of the row that failed because of the infrastructure. */
+  readonly tries: number;
+  readonly usable: number;
+  readonly resolved: number;
+  readonly mean_reward: number | null;
+  readonly sessions: number;
+  readonly sampled_tokens: number;
+  /** Number of usable samples by their staleness when the group was handed out, as a JSON object; `null` while it belongs to no batch. */
+  readonly staleness: string | null;
+};
+
+export type BatchGroupPatch = Partial<
+  Pick<
+    BatchGroupRow,
+    | 'state'
+    | 'reason'
+    | 'batch_no'
+    | 'repeat'
+    | 'usable'
+    | 'resolved'
+    | 'mean_reward'
+    | 'sessions'
+    | 'sampled_tokens'
+    | 'staleness'
+  >
+>;
+
+/** The groups of a stream that have one state and one reason. */
+export type BatchGroupTotals = Pick<BatchGroupRow, 'state' | 'reason'> & {
+  readonly groups: number;
+  readonly sessions: number;
+  readonly resolved: number;
+  readonly sampled_tokens: number;
+};
+
+/** A change of a stream's groups of one state and reason: a group more or less, or the sum of several such changes. */
+export type BatchGroupChangeRow = BatchGroupTotals & Pick<BatchGroupRow, 'batch_id'>;
+
+/** The number of rows of a stream, and of those that are not sampled. */
+export type BatchRowTotals = { readonly invalid: number; readonly retired: number };

@@ -1,7 +1,17 @@
 import type { SessionProgress, SessionStatus, TaskState, UnusableReason } from '../schema/index.ts';
+import type { FactTable } from './facts.ts';
 import type {
   AliasedTask,
   AliasRow,
+  BatchDataRow,
+  BatchDataRowPatch,
+  BatchGroupPatch,
+  BatchGroupRow,
+  BatchGroupState,
+  BatchGroupTotals,
+  BatchRowTotals,
+  BatchStreamPatch,
+  BatchStreamRow,
   CallbackRow,
   ConsumerRow,
   DeliveryRow,
@@ -60,6 +70,8 @@ export interface StoreTables {
   readonly engines: EngineTable;
   readonly durations: DurationTable;
   readonly aliases: AliasTable;
+  readonly batches: BatchTables;
+  readonly facts: FactTable;
 }
 
 export interface TaskTable {
@@ -85,12 +97,17 @@ export interface TaskTable {
   /** Returns at most `limit` cancelled tasks that still have open sessions. */
   unfinishedCancelled(limit: number): Promise<TaskRow[]>;
   countByStatus(): Promise<ReadonlyMap<TaskState, number>>;
+  /** Replaces the changes that {@link countByStatus} sums by their sums, once there are at least `limit` of them. */
+  foldCounts(limit: number): Promise<void>;
   /**
-   * Removes up to `limit` tasks that ended before the service time `endedBeforeMs` and whose results are all collected. The rows that
-   * belong to these tasks, such as their sessions, are removed too. Returns the number of removed tasks.
+   * Removes tasks that ended before the service time `endedBeforeMs` and whose results are all collected, those that ended first, with the
+   * rows that belong to them. It removes at most `limit` sessions: of a task that has more, it removes only this many, and the task itself
+   * with the last of them. Resolves to the numbers of what was removed; both are 0 when nothing is left to remove.
    */
-  removeEnded(endedBeforeMs: number, limit: number): Promise<number>;
+  removeEnded(endedBeforeMs: number, limit: number): Promise<Removed>;
 }
+
+export type Removed = { readonly tasks: number; readonly sessions: number };
 
 /**
  * The order of queued sessions with the same trainer and priority. `fifo` is first in, first out. `longest_first` sorts by `expected_ms`,
@@ -207,11 +224,14 @@ export interface SessionTable {
   lockHeldBy(nodeId: string): Promise<SessionRow[]>;
   /** Returns the cancelled sessions of a node that has not been notified of their cancellation yet. */
   cancelPending(nodeId: string): Promise<SessionRow[]>;
+  /** Returns at most `limit` leased sessions, those that were submitted first; with `taskId`, only those of this task. */
+  leased(taskId: string | null, limit: number): Promise<SessionRow[]>;
   /** Returns the leased sessions of each node that has some. */
   leasedByNode(): Promise<ReadonlyMap<string, HeldSessions>>;
   heldBy(nodeId: string): Promise<HeldSessions>;
   /** Returns the smallest memory limit of a queued session in MiB; `null` when no session is queued. */
   leastQueuedMemoryMb(): Promise<number | null>;
+  /** Counts the sessions by status; those that have ended by the outcomes in their facts. */
   countByStatus(): Promise<ReadonlyMap<SessionStatus, number>>;
   /** Returns the load of every trainer that has queued or leased sessions or uncollected results. */
   loads(): Promise<TrainerLoad[]>;
@@ -272,6 +292,13 @@ export interface NodeTable {
   /** Returns the node with this id and locks its row until the transaction ends. Resolves with `undefined` when there is no such node. */
   lock(nodeId: string): Promise<NodeRow | undefined>;
   list(): Promise<NodeRow[]>;
+  /** Returns the nodes that are being drained. */
+  draining(): Promise<NodeRow[]>;
+  /**
+   * Whether a node other than `nodeId` accepts sessions: it is not being drained, gives no reason against it, and was last seen at the
+   * service time `seenSinceMs` or later.
+   */
+  hasOther(nodeId: string, seenSinceMs: number): Promise<boolean>;
   update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void>;
   remove(nodeId: string): Promise<void>;
 }
@@ -335,4 +362,61 @@ export interface AliasTable {
   ofTask(taskId: string): Promise<AliasRow | undefined>;
   /** Returns at most `limit` tasks that have an alias in this API, newest first. */
   list(api: AliasRow['api'], limit: number): Promise<AliasedTask[]>;
+}
+
+/** The streams from which batches of groups are handed to trainers, with their rows and groups. A stream is locked before tasks. */
+export interface BatchTables {
+  /** Adds a stream. Returns whether it was added; `false` when there is one with this id. */
+  addStream(row: BatchStreamRow): Promise<boolean>;
+  stream(batchId: string): Promise<BatchStreamRow | undefined>;
+  /** Returns the stream with this id and locks its row until the transaction ends. */
+  lockStream(batchId: string): Promise<BatchStreamRow | undefined>;
+  /** Returns at most `limit` streams, newest first; with `status`, only those with this status. */
+  streams(filter: { status: BatchStreamRow['status'] | null; limit: number }): Promise<BatchStreamRow[]>;
+  updateStream(batchId: string, patch: BatchStreamPatch): Promise<void>;
+  addRows(rows: readonly BatchDataRow[]): Promise<void>;
+  row(batchId: string, rowIndex: number): Promise<BatchDataRow | undefined>;
+  /** Returns the fields of the rows from index `from` to before `to`, ordered by index. */
+  rowFields(batchId: string, from: number, to: number): Promise<string[]>;
+  updateRow(batchId: string, rowIndex: number, patch: BatchDataRowPatch): Promise<void>;
+  /** Returns the rows that are neither invalid nor retired, without their fields, ordered by index. */
+  histories(batchId: string): Promise<Omit<BatchDataRow, 'fields'>[]>;
+  /** Returns at most `limit` rows that do not fit the template, without their fields, ordered by index. */
+  invalidRows(batchId: string, limit: number): Promise<Omit<BatchDataRow, 'fields'>[]>;
+  /** Counts the rows that are not sampled. The cost depends on their number alone, not on that of all rows. */
+  countUnsampledRows(batchId: string): Promise<BatchRowTotals>;
+  /** Returns the planned row indexes of an epoch as JSON text; `undefined` when it has no plan. */
+  plan(batchId: string, epoch: number): Promise<string | undefined>;
+  /** Stores the plan of an epoch, and removes those of earlier ones. */
+  putPlan(batchId: string, epoch: number, rows: string): Promise<void>;
+  addGroup(row: BatchGroupRow): Promise<void>;
+  groupOfTask(taskId: string): Promise<BatchGroupRow | undefined>;
+  updateGroup(batchId: string, groupNo: number, patch: BatchGroupPatch): Promise<void>;
+  /** Returns at most `limit` groups in a state, ordered by number. */
+  groups(batchId: string, state: BatchGroupState, limit: number): Promise<BatchGroupRow[]>;
+  /** Returns the groups of the batches with numbers above `after`, up to `upTo`, ordered by batch and number. */
+  groupsOfBatches(batchId: string, after: number, upTo: number): Promise<BatchGroupRow[]>;
+  /** Returns the group with the lowest number whose row must be started once more. */
+  groupToRepeat(batchId: string): Promise<BatchGroupRow | undefined>;
+  /** Returns the number of groups in a state and of the resolved samples in them. Meant for states that few groups have at once. */
+  sizeOf(batchId: string, state: BatchGroupState): Promise<{ readonly groups: number; readonly resolved: number }>;
+  /**
+   * Sums all groups of a stream by state and reason. It reads the changes of groups since {@link foldChanges} and the sums before them, so
+   * its cost does not depend on the number of groups.
+   */
+  countGroups(batchId: string): Promise<BatchGroupTotals[]>;
+  /**
+   * Replaces the changes that {@link countGroups} reads by their sums. Resolves to the number of changes and sums that it read. The caller
+   * holds the stream's lock.
+   */
+  foldChanges(batchId: string): Promise<number>;
+  /**
+   * Counts the rejected groups, by reason, that were started after the newest accepted group; at most `limit`, the newest. The cost does not
+   * depend on the number of all groups.
+   */
+  newestRejections(batchId: string, limit: number): Promise<ReadonlyMap<string, number>>;
+  /** Returns the number of queued sessions of a stream's running groups. */
+  queuedSessions(batchId: string): Promise<number>;
+  /** Removes up to `limit` streams that ended before the service time `endedBeforeMs`, with their rows and groups. Returns their number. */
+  removeEnded(endedBeforeMs: number, limit: number): Promise<number>;
 }

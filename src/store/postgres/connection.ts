@@ -12,7 +12,7 @@ import {
 import pg from 'pg';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { Database, QueryBuilder } from '../sql/database.ts';
+import { type Database, isAdHoc, type QueryBuilder } from '../sql/database.ts';
 import { asDriverError } from './failures.ts';
 
 /**
@@ -171,7 +171,7 @@ export class BoundedClient {
   private nameOf(text: string): { name: string } | undefined {
     const known = this.names.get(text);
     if (known !== undefined) return { name: known };
-    if (this.names.size >= MAX_PREPARED) return undefined;
+    if (this.names.size >= MAX_PREPARED || isAdHoc(text)) return undefined;
     const name = `floe_${this.names.size}`;
     this.names.set(text, name);
     return { name };

@@ -15,6 +15,7 @@ const CURSOR_LOCK = 2;
 
 export const POSTGRES_FLAVOR: SqlFlavor = {
   texts: (values) => sql<string>`(select unnest(${values}::text[]))`,
+  entries: (column) => sql`jsonb_array_elements(${column}::jsonb) as entry (value)`,
   newSessions: (list) => sql`
     (select session_id, sample_index, ordinal
     from unnest(${list.map((one) => one.session_id)}::text[], ${list.map((one) => one.sample_index)}::integer[])
@@ -25,6 +26,14 @@ export const POSTGRES_FLAVOR: SqlFlavor = {
       ${reported.map((one) => one.status)}::text[], ${reported.map((one) => one.turns)}::integer[],
       ${reported.map((one) => one.sampled_tokens)}::bigint[])
       as one (session_id, epoch, status, turns, sampled_tokens))`,
+  addWords: (sessionId, words) => sql`
+    insert into session_words (fact_no, words)
+    select fact_no, to_tsvector('simple', ${words}) from session_facts where session_id = ${sessionId}`,
+  factsWith: (phrases) => {
+    const parts = phrases.map((phrase) => sql`phraseto_tsquery('simple', ${phrase})`);
+    return sql`(select fact_no from session_words where words @@ (${sql.join(parts, sql` && `)}))`;
+  },
+  wordsKey: 'fact_no',
   byTrainer: sql``,
   forUpdate: sql`for update`,
   skipLocked: sql`for update skip locked`,

@@ -1,8 +1,13 @@
-import type { Generated, Kysely, RawBuilder } from 'kysely';
+import { type Generated, type Kysely, type RawBuilder, sql } from 'kysely';
 import { FloeError } from '../../core/errors.ts';
-import type { SessionProgress } from '../../schema/index.ts';
+import type { SessionProgress, TaskState } from '../../schema/index.ts';
+import type { FactRow, FactSums } from '../facts.ts';
 import type {
   AliasRow,
+  BatchDataRow,
+  BatchGroupChangeRow,
+  BatchGroupRow,
+  BatchStreamRow,
   CallbackRow,
   DeliveryRow,
   DurationRow,
@@ -17,9 +22,13 @@ import type {
 /** The columns of all tables, as types for the query builder kysely. The file `schema.ts` of each database creates the tables. */
 export type Database = {
   tasks: TaskRow & { order_no: Generated<number> };
+  /** Changes of the numbers of tasks, which triggers on `tasks` write. Their sums are the numbers of tasks by status. */
+  task_counts: { status: TaskState; tasks: number };
   sessions: Omit<SessionRow, 'queue_order'> & { queue_order: Generated<number> };
   results: Omit<ResultRow, 'cursor'> & { cursor: Generated<number> };
   deliveries: DeliveryRow;
+  /** The results that their trainers have not collected. A trigger on `results` adds them, so that rows of `results` never change. */
+  uncollected: { cursor: number; task_id: string; trainer: string; bytes: number };
   nodes: NodeRow;
   callbacks: CallbackRow;
   tombstones: { task_id: string; expires_ms: number };
@@ -30,6 +39,18 @@ export type Database = {
   aliases: AliasRow;
   /** How far consumers have read the results. `trainer` is an empty text for a consumer that reads the results of all trainers. */
   consumers: { consumer: string; trainer: string; cursor: number };
+  batch_streams: BatchStreamRow & { order_no: Generated<number> };
+  batch_rows: BatchDataRow;
+  batch_plans: { batch_id: string; epoch: number; rows: string };
+  batch_groups: BatchGroupRow;
+  /** Changes of groups, which triggers on `batch_groups` write. Their sums are the numbers of groups by state and reason. */
+  batch_group_changes: BatchGroupChangeRow;
+  session_facts: Omit<FactRow, 'fact_no'> & { fact_no: Generated<number> };
+  /** Sums of facts by hour and other columns. `source` and `version` are an empty text where the facts have none. */
+  session_totals: Pick<FactRow, 'trainer' | 'harness' | 'outcome'> &
+    FactSums & { hour_ms: number; source: string; version: string };
+  /** The number up to which facts are part of `session_totals`. */
+  session_totals_state: { id: number; folded_no: number };
 };
 
 /** Builds and runs SQL statements on one connection. */
@@ -44,10 +65,18 @@ export interface SqlFlavor {
    * so it is prepared only once.
    */
   texts(values: readonly string[]): RawBuilder<string>;
+  /** Returns what follows `from` for the elements of a column that has a JSON array. Each is `entry.value`, from which `->>` reads. */
+  entries(column: RawBuilder<unknown>): RawBuilder<unknown>;
   /** Returns a subquery with the columns `session_id`, `sample_index` and `ordinal`, and one row for each session in the given order. */
   newSessions(list: readonly { readonly session_id: string; readonly sample_index: number }[]): RawBuilder<unknown>;
   /** Returns a subquery with the columns of a `SessionProgress` and one row for each reported session. */
   progress(reported: readonly SessionProgress[]): RawBuilder<unknown>;
+  /** Returns a statement that makes a session whose facts were added findable by words. */
+  addWords(sessionId: string, words: string): RawBuilder<unknown>;
+  /** Returns a subquery with the numbers of the facts whose words have all phrases. */
+  factsWith(phrases: readonly string[]): RawBuilder<unknown>;
+  /** Name of the column of `session_words` that has the number of the fact. */
+  readonly wordsKey: 'rowid' | 'fact_no';
   /**
    * SQL to insert after the table name `sessions` where a query reads the queue by trainer. It names the index for a planner that would
    * choose a slower one.
@@ -76,6 +105,17 @@ export interface SqlFlavor {
 }
 
 /**
+ * SQL to append to statements whose text depends on what a caller chose. They are not kept in prepared form, because there are thousands of
+ * them, which would leave no room for the frequent ones.
+ */
+export const AD_HOC = sql.raw('/* ad hoc */');
+
+/** Whether a statement ends with {@link AD_HOC}. */
+export function isAdHoc(text: string): boolean {
+  return text.endsWith('/* ad hoc */');
+}
+
+/**
  * Error that is thrown inside a transaction that has read outdated rows. The store then rolls the transaction back and runs its work once
  * more.
  */
@@ -85,7 +125,7 @@ export class OutdatedRead extends Error {}
  * Version number of the tables' format, which is stored in every database. A database with another number is refused. Earlier formats
  * belonged to versions that were never released, so there is no code that converts them.
  */
-export const SCHEMA_FORMAT = 8;
+export const SCHEMA_FORMAT = 16;
 
 /**
  * Creates the error for a database with another format. `database` names the database, and `remedy` states how to start with an empty

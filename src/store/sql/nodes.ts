@@ -35,6 +35,23 @@ export class SqlNodes implements NodeTable {
     return this.db.selectFrom('nodes').selectAll().orderBy('node_id').execute();
   }
 
+  draining(): Promise<NodeRow[]> {
+    return this.db.selectFrom('nodes').selectAll().where('draining', '=', 1).orderBy('node_id').execute();
+  }
+
+  async hasOther(nodeId: string, seenSinceMs: number): Promise<boolean> {
+    const row = await this.db
+      .selectFrom('nodes')
+      .select('node_id')
+      .where('node_id', '<>', nodeId)
+      .where('draining', '=', 0)
+      .where('refuses', 'is', null)
+      .where('last_seen_ms', '>=', seenSinceMs)
+      .limit(1)
+      .executeTakeFirst();
+    return row !== undefined;
+  }
+
   async update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void> {
     await this.db.updateTable('nodes').set(patch).where('node_id', '=', nodeId).execute();
   }

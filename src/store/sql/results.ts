@@ -20,9 +20,9 @@ export class SqlResults implements ResultTable {
     // order.
     const { rows } = await sql<{ cursor: number }>`
       with turn as (select ${this.flavor.cursorLock} as mine)
-      insert into results (session_id, task_id, trainer, collected, trajectory_ref, trajectory_bytes, completions_ref,
+      insert into results (session_id, task_id, trainer, trajectory_ref, trajectory_bytes, completions_ref,
         completions_bytes, artifacts_ref, artifacts_bytes)
-      select ${session.session_id}, ${session.task_id}, ${session.trainer}, 0,
+      select ${session.session_id}, ${session.task_id}, ${session.trainer},
         ${trajectory?.ref ?? null}, ${trajectory?.bytes ?? 0}, ${completions?.ref ?? null}, ${completions?.bytes ?? 0},
         ${artifacts?.ref ?? null}, ${artifacts?.bytes ?? 0}
       from turn where mine
@@ -88,21 +88,12 @@ export class SqlResults implements ResultTable {
   }
 
   async collect(trainer: string | null, upToCursor: number): Promise<void> {
-    const all = this.db
-      .updateTable('results')
-      .set({ collected: 1 })
-      .where(sql<boolean>`collected = 0`)
-      .where('cursor', '<=', upToCursor);
+    const all = this.db.deleteFrom('uncollected').where('cursor', '<=', upToCursor);
     await (trainer === null ? all : all.where('trainer', '=', trainer)).execute();
   }
 
   async collectTask(taskId: string): Promise<void> {
-    await this.db
-      .updateTable('results')
-      .set({ collected: 1 })
-      .where(sql<boolean>`collected = 0`)
-      .where('task_id', '=', taskId)
-      .execute();
+    await this.db.deleteFrom('uncollected').where('task_id', '=', taskId).execute();
   }
 
   async consumer(name: string): Promise<ConsumerRow | undefined> {

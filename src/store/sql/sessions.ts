@@ -1,5 +1,6 @@
 import { type RawBuilder, sql } from 'kysely';
-import type { SessionProgress, SessionStatus, UnusableReason } from '../../schema/index.ts';
+import { OUTCOMES } from '../../core/outcomes.ts';
+import type { Outcome, SessionProgress, SessionStatus, UnusableReason } from '../../schema/index.ts';
 import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
 import {
   type ClaimRequest,
@@ -13,6 +14,7 @@ import {
   type SessionTable,
 } from '../store.ts';
 import type { QueryBuilder, SqlFlavor } from './database.ts';
+import { FOLDED } from './fact-totals.ts';
 
 /**
  * SQL condition for queued sessions. The status is a literal and not a parameter, because otherwise SQLite would not use its partial
@@ -216,6 +218,11 @@ export class SqlSessions implements SessionTable {
     return new Map(rows.flatMap((row) => (row.node_id === null ? [] : [[row.node_id, held(row)]])));
   }
 
+  leased(taskId: string | null, limit: number): Promise<SessionRow[]> {
+    const ofTask = taskId === null ? sql`` : sql`and task_id = ${taskId}`;
+    return this.select(sql`where lease_expires_ms is not null ${ofTask} order by queue_order limit ${limit}`);
+  }
+
   async heldBy(nodeId: string): Promise<HeldSessions> {
     const row = await this.db
       .selectFrom('sessions')
@@ -239,12 +246,20 @@ export class SqlSessions implements SessionTable {
   }
 
   async countByStatus(): Promise<ReadonlyMap<SessionStatus, number>> {
-    const rows = await this.db
-      .selectFrom('sessions')
-      .select((select) => ['status', select.fn.countAll<number>().as('count')])
-      .groupBy('status')
-      .execute();
-    return new Map(rows.map((row) => [row.status, row.count]));
+    // Sessions that have ended are counted by the sums of their facts, because counting their rows would read all of them.
+    const { rows } = await sql<{ status: SessionStatus | null; outcome: Outcome | null; count: number }>`
+      select status, null as outcome, count(*) as count from sessions where ${QUEUED} group by status
+      union all select status, null, count(*) from sessions where lease_expires_ms is not null group by status
+      union all select null, outcome, sum(sessions) from session_totals group by outcome
+      union all select null, outcome, count(*) from session_facts where fact_no > ${FOLDED} group by outcome`.execute(
+      this.db,
+    );
+    const counts = new Map<SessionStatus, number>();
+    for (const { status, outcome, count } of rows) {
+      const name = outcome === null ? status : OUTCOMES[outcome].status;
+      if (name !== null) counts.set(name, (counts.get(name) ?? 0) + Number(count));
+    }
+    return counts;
   }
 
   async loads(): Promise<TrainerLoad[]> {
@@ -256,11 +271,11 @@ export class SqlSessions implements SessionTable {
           from sessions ${this.flavor.byTrainer} where ${QUEUED} group by trainer
         union all select trainer, 0, count(*), 0, 0
           from sessions where lease_expires_ms is not null group by trainer
-        union all select results.trainer, 0, 0, count(*), sum(trajectory_bytes + completions_bytes + artifacts_bytes)
-          from results join tasks on tasks.task_id = results.task_id
-          where results.collected = 0 and (tasks.ended_ms is not null or tasks.callback_url is null
-            and not exists (select 1 from aliases where aliases.task_id = tasks.task_id))
-          group by results.trainer
+        union all select uncollected.trainer, 0, 0, count(*), sum(bytes)
+          from uncollected join tasks on tasks.task_id = uncollected.task_id
+          where tasks.ended_ms is not null or tasks.callback_url is null
+            and not exists (select 1 from aliases where aliases.task_id = tasks.task_id)
+          group by uncollected.trainer
       ) as parts group by trainer order by trainer`.execute(this.db);
     return rows;
   }

@@ -1,8 +1,10 @@
 import type { StoreTables } from '../store.ts';
 import { SqlAliases } from './aliases.ts';
+import { SqlBatches } from './batches.ts';
 import { SqlCallbacks } from './callbacks.ts';
 import type { QueryBuilder, SqlFlavor } from './database.ts';
 import { SqlEngines } from './engines.ts';
+import { SqlFacts } from './facts.ts';
 import { SqlNodes } from './nodes.ts';
 import { SqlResults } from './results.ts';
 import { SqlSessions } from './sessions.ts';
@@ -22,5 +24,7 @@ export function tablesOver(db: QueryBuilder, flavor: SqlFlavor): StoreTables {
     serviceTime: new SqlServiceTime(db, flavor),
     durations: new SqlDurations(db, flavor),
     aliases: new SqlAliases(db),
+    batches: new SqlBatches(db, flavor),
+    facts: new SqlFacts(db, flavor),
   };
 }

@@ -2,8 +2,9 @@ import { sql } from 'kysely';
 import { FloeError } from '../../core/errors.ts';
 import type { TaskState } from '../../schema/index.ts';
 import type { EndedCounts, TaskPatch, TaskRow } from '../rows.ts';
-import type { TaskTable, TombstoneTable } from '../store.ts';
+import type { Removed, TaskTable, TombstoneTable } from '../store.ts';
 import { OutdatedRead, type QueryBuilder, type SqlFlavor } from './database.ts';
+import { removeFacts } from './facts.ts';
 
 export class SqlTasks implements TaskTable {
   private readonly db: QueryBuilder;
@@ -101,32 +102,62 @@ export class SqlTasks implements TaskTable {
       .execute();
   }
 
-  async removeEnded(endedBeforeMs: number, limit: number): Promise<number> {
-    const { rows } = await sql<{ task_id: string }>`
-      select task_id from tasks
+  async removeEnded(endedBeforeMs: number, limit: number): Promise<Removed> {
+    const { rows: candidates } = await sql<Pick<TaskRow, 'task_id' | 'total_sessions'>>`
+      select task_id, total_sessions from tasks
       where ended_ms is not null and ended_ms < ${endedBeforeMs}
-        and not exists (select 1 from results where results.task_id = tasks.task_id and collected = 0)
+        and not exists (select 1 from uncollected where uncollected.task_id = tasks.task_id)
         and not exists (select 1 from callbacks where callbacks.task_id = tasks.task_id and delivered_at is null)
       order by ended_ms limit ${limit} ${this.flavor.skipLocked}`.execute(this.db);
-    const ids = this.flavor.texts(rows.map((row) => row.task_id));
-    await sql`
-      delete from deliveries where session_id in (select session_id from sessions where task_id in ${ids})`.execute(
+    const tasks = this.flavor.texts(firstWithin(candidates, limit).map((row) => row.task_id));
+    const { rows } = await sql<{ session_id: string }>`
+      select session_id from sessions where task_id in ${tasks} limit ${limit}`.execute(this.db);
+    const sessionIds = rows.map((row) => row.session_id);
+    const sessions = this.flavor.texts(sessionIds);
+    await removeFacts(this.db, this.flavor, sessionIds);
+    for (const table of ['deliveries', 'results', 'sessions'] as const) {
+      await sql`delete from ${sql.table(table)} where session_id in ${sessions}`.execute(this.db);
+    }
+    const { rows: removed } = await sql<{ task_id: string }>`
+      delete from tasks where task_id in ${tasks}
+        and not exists (select 1 from sessions where sessions.task_id = tasks.task_id) returning task_id`.execute(
       this.db,
     );
-    for (const table of ['results', 'callbacks', 'aliases', 'sessions', 'tasks'] as const) {
-      await sql`delete from ${sql.table(table)} where task_id in ${ids}`.execute(this.db);
+    const removedIds = this.flavor.texts(removed.map((row) => row.task_id));
+    for (const table of ['callbacks', 'aliases'] as const) {
+      await sql`delete from ${sql.table(table)} where task_id in ${removedIds}`.execute(this.db);
     }
-    return rows.length;
+    return { tasks: removed.length, sessions: sessionIds.length };
   }
 
   async countByStatus(): Promise<ReadonlyMap<TaskState, number>> {
     const rows = await this.db
-      .selectFrom('tasks')
-      .select((select) => ['status', select.fn.countAll<number>().as('count')])
+      .selectFrom('task_counts')
+      .select((select) => ['status', select.fn.sum<number>('tasks').as('count')])
       .groupBy('status')
       .execute();
-    return new Map(rows.map((row) => [row.status, row.count]));
+    return new Map(rows.flatMap(({ status, count }) => (Number(count) === 0 ? [] : [[status, Number(count)]])));
   }
+
+  async foldCounts(limit: number): Promise<void> {
+    const { rows: waiting } = await sql`select 1 from task_counts limit ${limit}`.execute(this.db);
+    if (waiting.length < limit) return;
+    const sums = new Map<TaskState, number>();
+    const changes = await this.db.deleteFrom('task_counts').returningAll().execute();
+    for (const { status, tasks } of changes) sums.set(status, (sums.get(status) ?? 0) + Number(tasks));
+    const rows = [...sums].map(([status, tasks]) => ({ status, tasks }));
+    if (rows.length > 0) await this.db.insertInto('task_counts').values(rows).execute();
+  }
+}
+
+/** Returns the first tasks that have at most `limit` sessions together, and always the first one. */
+function firstWithin<Row extends Pick<TaskRow, 'total_sessions'>>(rows: readonly Row[], limit: number): readonly Row[] {
+  let sessions = 0;
+  const end = rows.findIndex((row, i) => {
+    sessions += row.total_sessions;
+    return i > 0 && sessions > limit;
+  });
+  return end === -1 ? rows : rows.slice(0, end);
 }
 
 /**

@@ -3,7 +3,7 @@ import { dirname } from 'node:path';
 import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement } from 'kysely';
 import Libsql from 'libsql';
 import { FloeError } from '../../core/errors.ts';
-import type { Database, QueryBuilder } from '../sql/database.ts';
+import { type Database, isAdHoc, type QueryBuilder } from '../sql/database.ts';
 import { checkFormat, ensureTables, readFormat, readFormatOfFile } from './schema.ts';
 
 /**
@@ -80,7 +80,7 @@ class CachingDatabase implements SqliteDatabase {
     const cached = this.statements.get(sql);
     if (cached !== undefined) return cached;
     const statement = this.raw.prepare(sql) as unknown as SqliteStatement;
-    if (this.statements.size < STATEMENT_CACHE_SIZE) this.statements.set(sql, statement);
+    if (this.statements.size < STATEMENT_CACHE_SIZE && !isAdHoc(sql)) this.statements.set(sql, statement);
     return statement;
   }
 

@@ -37,6 +37,16 @@ const SCHEMA = `
     created_at text not null
   ) strict;
   create index tasks_by_status on tasks (status, order_no);
+  create table task_counts (status text not null, tasks integer not null) strict;
+  create trigger task_added after insert on tasks begin
+    insert into task_counts values (new.status, 1);
+  end;
+  create trigger task_changed after update of status on tasks begin
+    insert into task_counts values (old.status, -1), (new.status, 1);
+  end;
+  create trigger task_removed after delete on tasks begin
+    insert into task_counts values (old.status, -1);
+  end;
   create index tasks_deadline on tasks (deadline_ms) where status = 'running' and deadline_ms is not null;
   create index tasks_cancelled on tasks (order_no) where status = 'cancelled' and ended_ms is null;
   create index tasks_ended on tasks (ended_ms) where ended_ms is not null;
@@ -75,7 +85,6 @@ const SCHEMA = `
   create index sessions_leased on sessions (lease_expires_ms) where lease_expires_ms is not null;
   create index sessions_held on sessions (node_id) where lease_expires_ms is not null;
   create index sessions_cancelled on sessions (node_id) where cancel_requested = 1;
-  create index sessions_by_status on sessions (status);
   create index sessions_waiting on sessions (task_id, session_id) where status = 'QUEUED';
   create index sessions_unusable on sessions (task_id, unusable) where unusable is not null;
 
@@ -84,7 +93,6 @@ const SCHEMA = `
     session_id text not null unique,
     task_id text not null,
     trainer text not null,
-    collected integer not null,
     trajectory_ref text,
     trajectory_bytes integer not null,
     completions_ref text,
@@ -94,17 +102,29 @@ const SCHEMA = `
   ) strict;
   create index results_by_task on results (task_id, cursor);
   create index results_by_trainer on results (trainer, cursor);
-  create index results_uncollected on results (trainer, cursor) where collected = 0;
   create index results_trajectory on results (trajectory_ref) where trajectory_ref is not null;
   create index results_completions on results (completions_ref) where completions_ref is not null;
   create index results_artifacts on results (artifacts_ref) where artifacts_ref is not null;
+
+  create table uncollected (
+    cursor integer primary key,
+    task_id text not null,
+    trainer text not null,
+    bytes integer not null
+  ) strict;
+  create index uncollected_by_task on uncollected (task_id);
+  create index uncollected_by_trainer on uncollected (trainer, cursor);
+  create trigger result_added after insert on results begin
+    insert into uncollected values (new.cursor, new.task_id, new.trainer,
+      new.trajectory_bytes + new.completions_bytes + new.artifacts_bytes);
+  end;
 
   create table deliveries (
     session_id text not null,
     epoch integer not null,
     kind text not null,
     digest text not null,
-    summary text not null,
+    summary text,
     trajectory_ref text,
     completions_ref text,
     artifacts_ref text,
@@ -178,6 +198,179 @@ const SCHEMA = `
     trainer text not null,
     cursor integer not null
   ) strict;
+
+  create table batch_streams (
+    order_no integer primary key autoincrement,
+    batch_id text not null unique,
+    digest text not null,
+    request text not null,
+    trainer text not null,
+    status text not null,
+    last_batch integer not null,
+    requested_batch integer not null,
+    acknowledged integer not null,
+    policy_version text,
+    policy_step integer,
+    requested_size integer not null,
+    row_count integer not null,
+    rows_complete integer not null,
+    group_count integer not null,
+    epoch integer not null,
+    position integer not null,
+    source_error text,
+    source_retry_ms real not null,
+    ended_ms real,
+    created_at text not null
+  ) strict;
+  create index batch_streams_by_status on batch_streams (status, order_no);
+
+  create table batch_rows (
+    batch_id text not null,
+    row_index integer not null,
+    problem text,
+    last_epoch integer,
+    mean_reward real,
+    last_result text,
+    rejections integer not null,
+    retired integer not null,
+    fields text not null,
+    primary key (batch_id, row_index)
+  ) strict;
+  create index batch_rows_invalid on batch_rows (batch_id, row_index) where problem is not null;
+  create index batch_rows_unsampled on batch_rows (batch_id, retired) where (problem is not null or retired = 1);
+
+  create table batch_plans (
+    batch_id text not null,
+    epoch integer not null,
+    rows text not null,
+    primary key (batch_id, epoch)
+  ) strict;
+
+  create table batch_groups (
+    batch_id text not null,
+    group_no integer not null,
+    task_id text not null unique,
+    row_index integer not null,
+    epoch integer not null,
+    state text not null,
+    reason text,
+    policy_step integer,
+    batch_no integer,
+    repeat integer not null,
+    tries integer not null,
+    usable integer not null,
+    resolved integer not null,
+    mean_reward real,
+    sessions integer not null,
+    sampled_tokens integer not null,
+    staleness text,
+    primary key (batch_id, group_no)
+  ) strict;
+  create index batch_groups_by_state on batch_groups (batch_id, state, group_no);
+  create index batch_groups_by_batch on batch_groups (batch_id, batch_no, group_no) where batch_no is not null;
+  create index batch_groups_repeat on batch_groups (batch_id, group_no) where repeat = 1;
+
+  create table batch_group_changes (
+    batch_id text not null,
+    state text not null,
+    reason text,
+    groups integer not null,
+    sessions integer not null,
+    resolved integer not null,
+    sampled_tokens integer not null
+  ) strict;
+  create index batch_group_changes_by_stream on batch_group_changes (batch_id);
+  create trigger batch_group_added after insert on batch_groups begin
+    insert into batch_group_changes
+      values (new.batch_id, new.state, new.reason, 1, new.sessions, new.resolved, new.sampled_tokens);
+  end;
+  create trigger batch_group_changed after update of state, reason, sessions, resolved, sampled_tokens on batch_groups begin
+    insert into batch_group_changes values
+      (old.batch_id, old.state, old.reason, -1, -old.sessions, -old.resolved, -old.sampled_tokens),
+      (new.batch_id, new.state, new.reason, 1, new.sessions, new.resolved, new.sampled_tokens);
+  end;
+
+  create table session_facts (
+    fact_no integer primary key autoincrement,
+    session_id text not null unique,
+    task_id text not null,
+    sample_index integer not null,
+    trainer text not null,
+    harness text not null,
+    agent text,
+    source text,
+    split text,
+    outcome text not null,
+    unusable text,
+    reward real,
+    version text,
+    first_version text,
+    dialect text,
+    engine text,
+    node_id text,
+    attempt integer not null,
+    turns integer not null,
+    completions integer not null,
+    sampled_tokens integer not null,
+    trained_tokens integer not null,
+    traces integer not null,
+    queued_ms real,
+    init_ms real,
+    ready_ms real,
+    running_ms real,
+    postrun_ms real,
+    total_ms real,
+    engine_ms real,
+    sandbox_ms real,
+    ended_ms integer not null,
+    measures text not null
+  ) strict;
+  create index session_facts_by_task on session_facts (task_id, fact_no);
+  create index session_facts_by_end on session_facts (ended_ms);
+
+  create virtual table session_words using fts5(
+    words, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 0'
+  );
+
+  create table session_totals (
+    totals_no integer primary key autoincrement,
+    hour_ms integer not null,
+    trainer text not null,
+    harness text not null,
+    source text not null,
+    outcome text not null,
+    version text not null,
+    dialect text not null,
+    engine text not null,
+    usable integer not null,
+    sessions integer not null,
+    rewards integer not null,
+    reward_sum real not null,
+    reward_square_sum real not null,
+    turns integer not null,
+    sampled_tokens integer not null,
+    trained_tokens integer not null,
+    timed integer not null,
+    total_ms real not null,
+    queued integer not null,
+    queued_ms real not null,
+    engine_ms real not null,
+    sandbox_ms real not null,
+    unique (hour_ms, trainer, harness, source, outcome, version, dialect, engine, usable)
+  ) strict;
+  create table session_measure_totals (
+    totals_no integer not null,
+    kind text not null,
+    name text not null,
+    bin integer not null,
+    count integer not null,
+    failures integer not null,
+    sum real not null,
+    square_sum real not null,
+    primary key (totals_no, kind, name, bin)
+  ) strict, without rowid;
+  create table session_totals_state (id integer primary key check (id = 1), folded_no integer not null) strict;
+  insert into session_totals_state values (1, 0);
 `;
 
 /**

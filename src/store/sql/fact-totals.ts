@@ -1,0 +1,62 @@
+import { type RawBuilder, sql } from 'kysely';
+import type { FactFilter, FactGroupColumn, FactTotals } from '../facts.ts';
+import { all, groupExpression, matches, matchesTotals, wholeHours } from './fact-filter.ts';
+
+/** Columns whose values identify a row of the totals. */
+export const TOTALS_KEY = [
+  'hour_ms',
+  'trainer',
+  'harness',
+  'source',
+  'outcome',
+  'version',
+  'dialect',
+  'engine',
+  'usable',
+] as const;
+
+export const USABLE = sql.raw('case when unusable is null then 1 else 0 end');
+
+/** SQL for the number up to which facts are part of the totals. */
+export const FOLDED = sql<number>`(select folded_no from session_totals_state where id = 1)`;
+
+/** Returns SQL for the value that a column of the totals has for a fact. */
+export function keyExpression(name: (typeof TOTALS_KEY)[number]): RawBuilder<unknown> {
+  return name === 'usable' ? USABLE : groupExpression(name);
+}
+
+/** Name of a column by which is summed. The names of facts are not used, because `usable` and `hour_ms` are no columns of them. */
+export function keyName(index: number): string {
+  return `key_${index}`;
+}
+
+export function namesOf(columns: readonly string[]): RawBuilder<unknown> {
+  return sql.join(columns.map((column) => sql.ref(column)));
+}
+
+/** Returns the values by which was summed. */
+export function keysOf(row: Readonly<Record<string, string | number | null>>, by: readonly FactGroupColumn[]) {
+  const keys = by.map((name, i) => {
+    const value = row[keyName(i)] ?? null;
+    return [name, value === '' ? null : value] as const;
+  });
+  return Object.fromEntries(keys) as FactTotals['by'];
+}
+
+/**
+ * Returns the conditions under which the totals and the facts together have exactly what a filter selects: one on the totals, `null` when
+ * they have nothing of it, and those on facts that are not part of the totals: the newest, and those of hours that the filter selects in part. A
+ * transaction must read all of them, because it reads one state of the database.
+ */
+export function partsOf(filter: FactFilter): {
+  readonly totals: RawBuilder<boolean> | null;
+  readonly facts: readonly RawBuilder<boolean>[];
+} {
+  const { fromMs, toMs } = wholeHours(filter);
+  const where = (...conditions: RawBuilder<boolean>[]) => all([matches(filter), ...conditions]);
+  if (fromMs !== null && toMs !== null && fromMs >= toMs) return { totals: null, facts: [where()] };
+  const facts = [where(sql`fact_no > ${FOLDED}`)];
+  if (fromMs !== null) facts.push(where(sql`fact_no <= ${FOLDED}`, sql`ended_ms < ${fromMs}`));
+  if (toMs !== null) facts.push(where(sql`fact_no <= ${FOLDED}`, sql`ended_ms >= ${toMs}`));
+  return { totals: matchesTotals(filter, { fromMs, toMs }), facts };
+}
