@@ -145,6 +145,24 @@ export class Conversation {
   }
 }
 
+/** Normalises messages that are already in the canonical form, as those of a request over HTTP are. */
+export function normalised(
+  messages: readonly ChatMessage[],
+): Pick<ReturnType<Conversation['finish']>, 'messages' | 'adjusted'> {
+  const conversation = new Conversation();
+  for (const message of messages) {
+    if (message.role === 'assistant') {
+      conversation.assistant(message);
+      continue;
+    }
+    const parts = partsOf(message.content);
+    if (message.role === 'tool') conversation.tool(message.tool_call_id, parts);
+    else if (message.role === 'user') conversation.user(contentOf(parts));
+    else conversation.system(parts.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join(PART_SEPARATOR));
+  }
+  return conversation.finish();
+}
+
 /** Copies a list of content parts, because the conversation may later append parts to the list that it stores. */
 function copyOf(content: Content): Content {
   return typeof content === 'string' ? content : [...content];

@@ -108,6 +108,8 @@ export type CanonicalRequest = {
   readonly adjusted: readonly string[];
   /** Name of the agent thread that made the model call: `main` for the main agent, otherwise the name of a sub-agent. */
   readonly thread: string;
+  /** Pool of engines that the agent names for the call; absent for that of the task. */
+  readonly enginePool?: string;
   /**
    * Purpose of the model call. It is taken from headers if the harness sends them, otherwise from the prompt; `main`, the work of the main
    * agent, when in doubt.

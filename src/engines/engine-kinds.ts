@@ -4,13 +4,15 @@ import type { Engine, EngineNotice } from './engine.ts';
 import { createLlamaCppEngine } from './llama-cpp/engine.ts';
 import { createOpenaiEngine } from './openai/engine.ts';
 import { createSglangEngine } from './sglang/engine.ts';
+import { createTinkerEngine } from './tinker/engine.ts';
 import { createVllmEngine } from './vllm/engine.ts';
 
 type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
  * Connects to a server of `spec.kind` and determines what it supports. Rejects with `engine_unavailable` when the server cannot be
- * reached, and with `engine_error` when it is not a server of that kind or does not serve the model that `spec` names.
+ * reached, with `engine_error` when it is not a server of that kind or does not serve the model that `spec` names, and with `setup_failed`
+ * when it needs a file that `spec` does not name.
  */
 export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
   switch (spec.kind) {
@@ -22,5 +24,7 @@ export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine
       return createSglangEngine(spec, deps);
     case 'openai':
       return createOpenaiEngine(spec, deps);
+    case 'tinker':
+      return createTinkerEngine(spec, deps);
   }
 }

@@ -1,14 +1,13 @@
-import type { Readable } from 'node:stream';
 import { Pool } from 'undici';
 import { z } from 'zod';
 import { abortAfter, abortLate, onAbort } from '../core/abort.ts';
-import { MIB } from '../core/bytes.ts';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { engineIdOf } from '../core/ids.ts';
 import type { EngineSpec } from '../schema/index.ts';
 import { errorMessageOf, invalidReply, isErrorBody, parseWith } from './chat/reply-tokens.ts';
 import type { CallContext } from './engine.ts';
+import { type OpenReply, openReply, type ReplyHeaders } from './http-exchange.ts';
 
 /**
  * Longest time that an idle connection is kept for reuse. It is below the 5 s after which servers such as uvicorn close an idle
@@ -30,52 +29,9 @@ const CONTROL_TIMEOUT_MS = 10_000;
  */
 export const FINISH_GRACE_MS = 10_000;
 
-/**
- * Maximum size of a reply's body in bytes; a longer reply is an error. A reply with a million token ids and log-probabilities has about 110
- * MB.
- */
-const MAX_REPLY_BYTES = 256 * MIB;
+const NO_HEADERS: Readonly<Record<string, string>> = {};
 
-/** Error codes of failures before a connection exists: the request was not sent, so no token was sampled. */
-const NOT_SENT_CODES = new Set([
-  'ECONNREFUSED',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-  'EHOSTUNREACH',
-  'ENETUNREACH',
-  'ETIMEDOUT',
-  'UND_ERR_CONNECT_TIMEOUT',
-]);
-
-/** Error codes for a lost connection. They are checked only when the failure occurred before the first byte of a reply. */
-const CONNECTION_LOST_CODES = new Set(['UND_ERR_SOCKET', 'ECONNRESET', 'EPIPE']);
-
-export type HttpReply = {
-  readonly status: number;
-  readonly headers: Record<string, string | string[] | undefined>;
-  readonly body: Buffer;
-};
-
-/** A reply whose status and headers have arrived and whose body has not been read yet. The caller must call either `read` or `each`. */
-export type OpenReply = {
-  readonly status: number;
-  readonly headers: HttpReply['headers'];
-  /** Reads the whole body and resolves with its bytes. */
-  read(): Promise<Buffer>;
-  /**
-   * Passes the chunks of the reply's body to `take` until `take` returns true or throws, or the body ends. Rejects with the error that
-   * `take` throws.
-   */
-  each(take: (chunk: Buffer) => boolean): Promise<void>;
-};
-
-type HttpRequest = {
-  readonly method: 'GET' | 'POST';
-  readonly path: string;
-  readonly headers: Record<string, string>;
-  readonly body?: string | Buffer;
-  readonly signal: AbortSignal;
-};
+export type HttpReply = { readonly status: number; readonly headers: ReplyHeaders; readonly body: Buffer };
 
 type EngineServerOptions = {
   readonly clock: Clock;
@@ -83,6 +39,8 @@ type EngineServerOptions = {
   readonly isOverflow: (error: ErrorBody) => boolean;
   /** Returns the headers that identify a call to the server and to routers in front of it. Absent when the server uses no such headers. */
   readonly headersOf?: (context: CallContext) => Readonly<Record<string, string>>;
+  /** Returns the headers that authenticate the next request. Absent when the API key of the specification is sent as a bearer token. */
+  readonly authHeaders?: () => Readonly<Record<string, string>>;
 };
 
 /** The error in a reply's body, with the fields of OpenAI's API; a field that is missing is `null`. */
@@ -110,9 +68,10 @@ export class EngineServer {
     this.engineId = spec.engine_id ?? engineIdOf(spec.base_url);
     this.pathPrefix = base.pathname.replace(/\/+$/, '');
     this.options = options;
+    const isBearer = spec.api_key !== null && options.authHeaders === undefined;
     this.headers = {
       'content-type': 'application/json',
-      ...(spec.api_key === null ? {} : { authorization: `Bearer ${spec.api_key}` }),
+      ...(isBearer ? { authorization: `Bearer ${spec.api_key}` } : {}),
     };
     this.pool = new Pool(base.origin, {
       // A reply may take any length of time, so undici's own timeouts are switched off. The caller's abort signal carries the deadline.
@@ -131,21 +90,22 @@ export class EngineServer {
    * does, and with `engine_unavailable` after {@link CONTROL_TIMEOUT_MS}.
    */
   controlGet(path: string, signal?: AbortSignal): Promise<HttpReply> {
-    return this.control({ method: 'GET', path }, signal);
+    return this.control('GET', path, undefined, signal);
   }
 
   /** Sends a control request by POST. Resolves and rejects as {@link controlGet} does. */
   controlPost(path: string, body: string, signal?: AbortSignal): Promise<HttpReply> {
-    return this.control({ method: 'POST', path, body }, signal);
+    return this.control('POST', path, body, signal);
   }
 
   private control(
-    { path, ...request }: Pick<HttpRequest, 'method' | 'path' | 'body'>,
+    method: 'GET' | 'POST',
+    path: string,
+    body: string | undefined,
     signal: AbortSignal | undefined,
   ): Promise<HttpReply> {
     const send = async (limited: AbortSignal): Promise<HttpReply> => {
-      const { headers } = this;
-      const reply = await this.open({ ...request, path: this.pathPrefix + path, headers, signal: limited });
+      const reply = await this.send(method, path, this.headersFor(null), body, limited);
       return { status: reply.status, headers: reply.headers, body: await reply.read() };
     };
     return this.withDeadline(CONTROL_TIMEOUT_MS, send, path, signal);
@@ -193,7 +153,8 @@ export class EngineServer {
   }
 
   /**
-   * Posts `body` to `path` and resolves with the reply when its status is 200. Rejects, as do the reply's methods `read` and `each`:
+   * Posts `body` to `path`, with `headers` in addition to the usual ones, and resolves with the reply when its status is 200. Rejects, as
+   * do the reply's methods `read` and `each`:
    * - with {@link statusError} for any other status.
    * - with `engine_unavailable` when no reply began. Either no connection could be opened, or the connection was lost before the first byte
    *   (`details.connection_lost`). A connection is lost in this way when a server closes an idle connection while a request is being sent
@@ -206,26 +167,29 @@ export class EngineServer {
     body: string | Buffer,
     context: CallContext | null,
     signal: AbortSignal,
+    headers: Readonly<Record<string, string>> = NO_HEADERS,
   ): Promise<OpenReply> {
-    const reply = await this.open({
-      method: 'POST',
-      path: this.pathPrefix + path,
-      headers: context === null ? this.headers : this.headersFor(context),
-      body,
-      signal,
-    });
+    const reply = await this.send('POST', path, this.headersFor(context, headers), body, signal);
     if (reply.status === 200) return reply;
     throw this.statusError({ status: reply.status, headers: reply.headers, body: await reply.read() });
   }
 
-  private headersFor(context: CallContext): Record<string, string> {
-    const headers = { ...this.headers, ...this.options.headersOf?.(context) };
-    return context.traceparent == null ? headers : { ...headers, traceparent: context.traceparent };
+  private headersFor(
+    context: CallContext | null,
+    more: Readonly<Record<string, string>> = NO_HEADERS,
+  ): Record<string, string> {
+    const { headersOf, authHeaders } = this.options;
+    const headers: Record<string, string> = { ...this.headers, ...authHeaders?.() };
+    if (context !== null) {
+      Object.assign(headers, headersOf?.(context));
+      if (context.traceparent != null) headers.traceparent = context.traceparent;
+    }
+    return Object.assign(headers, more);
   }
 
   /**
-   * Posts a small request and parses its reply with `schema`. Rejects as {@link post} does, and with `engine_error` when the reply does
-   * not match `schema`.
+   * Posts a small request and parses its reply with `schema`. `headers` are sent in addition to the usual ones. Rejects as {@link post}
+   * does, and with `engine_error` when the reply does not match `schema`.
    */
   async call<T extends z.ZodType>(
     path: string,
@@ -233,8 +197,9 @@ export class EngineServer {
     context: CallContext | null,
     schema: T,
     signal: AbortSignal,
+    headers: Readonly<Record<string, string>> = {},
   ): Promise<z.output<T>> {
-    const reply = await this.post(path, body, context, signal);
+    const reply = await this.post(path, body, context, signal, headers);
     const json = jsonOf(await reply.read());
     if (isErrorBody(json))
       throw invalidReply(`${path}: status 200 with an error inside: ${errorMessageOf(json) ?? ''}`);
@@ -290,30 +255,14 @@ export class EngineServer {
     if (!this.pool.destroyed) await this.pool.destroy();
   }
 
-  private async open({ signal, method, path, headers, body }: HttpRequest): Promise<OpenReply> {
-    const { engineId } = this;
-    const converted = async <T>(hasBegun: boolean, work: () => Promise<T>): Promise<T> => {
-      try {
-        return await work();
-      } catch (thrown) {
-        if (signal.aborted) throw signal.reason;
-        if (FloeError.is(thrown)) throw thrown;
-        throw transportError(thrown, engineId, hasBegun);
-      }
-    };
-    const reply = await converted(false, () =>
-      this.pool.request({ method, path, signal, headers, body: body ?? null }),
-    );
-    return {
-      status: reply.statusCode,
-      headers: reply.headers,
-      read: async () => {
-        const chunks: Buffer[] = [];
-        await converted(true, () => eachChunk(reply.body, engineId, (chunk) => chunks.push(chunk) === 0));
-        return chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks);
-      },
-      each: (take) => converted(true, () => eachChunk(reply.body, engineId, take)),
-    };
+  private send(
+    method: 'GET' | 'POST',
+    path: string,
+    headers: Record<string, string>,
+    body: string | Buffer | undefined,
+    signal: AbortSignal,
+  ): Promise<OpenReply> {
+    return openReply(this.pool, this.engineId, { method, path: this.pathPrefix + path, headers, body, signal });
   }
 }
 
@@ -352,61 +301,4 @@ function stringOrNull(value: unknown): string | null {
 function retryAfterMs(headers: HttpReply['headers']): number | null {
   const seconds = Number(headers['retry-after']);
   return Number.isFinite(seconds) && seconds >= 0 ? seconds * 1000 : null;
-}
-
-function transportError(thrown: unknown, engineId: string, hasBegun: boolean): FloeError {
-  const code = String((thrown as { code?: unknown }).code ?? '');
-  const message = thrown instanceof Error && thrown.message !== '' ? thrown.message : code || String(thrown);
-  const details = { engine_id: engineId };
-  if (hasBegun) {
-    const brokenOff = { ...details, broken_off: true };
-    return new FloeError('engine_error', `engine ${engineId} broke off its reply: ${message}`, brokenOff, thrown);
-  }
-  if (thrown instanceof AggregateError || NOT_SENT_CODES.has(code)) {
-    return new FloeError('engine_unavailable', `engine ${engineId} cannot be reached: ${message}`, details, thrown);
-  }
-  if (CONNECTION_LOST_CODES.has(code)) {
-    const lost = { ...details, connection_lost: true };
-    return new FloeError('engine_unavailable', `engine ${engineId} closed the connection: ${message}`, lost, thrown);
-  }
-  return new FloeError('engine_error', `engine ${engineId} failed: ${message}`, details, thrown);
-}
-
-/**
- * Passes each chunk of the body to `take` until `take` returns true. It listens to events instead of using an async iterator, because an
- * iterator costs several times as much per chunk.
- */
-function eachChunk(body: Readable, engineId: string, take: (chunk: Buffer) => boolean): Promise<void> {
-  return new Promise((resolve, reject) => {
-    let bytes = 0;
-    let isSettled = false;
-    const settle = (outcome: () => void): void => {
-      if (isSettled) return;
-      isSettled = true;
-      body.off('data', onData);
-      outcome();
-    };
-    const onData = (chunk: Buffer): void => {
-      try {
-        bytes += chunk.length;
-        if (bytes > MAX_REPLY_BYTES) throw tooLargeError(engineId);
-        // The rest of the body is discarded, so that the connection can be reused.
-        if (take(chunk)) settle(() => resolve(void body.resume()));
-      } catch (error) {
-        settle(() => reject(error));
-        body.destroy();
-      }
-    };
-    body.on('data', onData);
-    body.once('end', () => settle(resolve));
-    // This listener is never removed, because a body may still emit an error after this promise has settled.
-    body.on('error', (error) => settle(() => reject(error)));
-    body.once('close', () => settle(() => reject(new Error('the connection was closed'))));
-  });
-}
-
-function tooLargeError(engineId: string): FloeError {
-  return new FloeError('engine_error', `engine ${engineId}: the reply exceeds ${MAX_REPLY_BYTES} bytes`, {
-    engine_id: engineId,
-  });
 }

@@ -158,10 +158,10 @@ export interface Engine {
   /** Sets the policy version of the current weights. It is recorded while the server does not report a version itself. */
   setPolicyVersion(version: string): void;
   /**
-   * Resolves with the policy version of the current weights, which is requested from the server if the server reports it; `null` when it
-   * is unknown. Never rejects.
+   * Returns the policy version of the current weights, or a promise of it while it is requested from a server that reports it; `null` when
+   * it is unknown. The promise never rejects.
    */
-  policyVersion(): Promise<string | null>;
+  policyVersion(): string | null | Promise<string | null>;
   /**
    * Records that the weights may have changed, or may change while replies are under way. The next {@link policyVersion} is requested from
    * the server, and if the server reports no version, replies under way are recorded without one.

@@ -101,21 +101,29 @@ export async function probeLogprobs(
   configured: LogprobsMode,
   topAt: (temperature: number) => Promise<TopLogprobs>,
 ): Promise<ProbedLogprobs> {
-  const believed = (reason: string, isRepeatable: boolean): ProbedLogprobs => ({
-    mode: configured,
-    notes: [`the configured logprobs_mode ${configured} is believed, because it cannot be measured: ${reason}`],
-    isRepeatable,
-  });
   try {
     const warm = await topAt(WARM);
     const measured = logprobsModeOf(warm, await topAt(COOL));
-    if (measured === null) return believed('the likely tokens of two replies show neither mode', false);
-    const isAsConfigured = measured === configured;
-    const notes = isAsConfigured ? [] : [`logprobs_mode: configured ${configured}, measured ${measured}`];
-    return { mode: measured, notes, isRepeatable: false };
+    if (measured === null) return believedLogprobs(configured, 'the likely tokens of two replies show neither mode');
+    return measuredLogprobs(configured, measured);
   } catch (error) {
     if (!hasAnswered(error)) throw error;
     const { status } = error.details;
-    return believed(error.message, typeof status !== 'number' || status >= 500);
+    return believedLogprobs(configured, error.message, typeof status !== 'number' || status >= 500);
   }
+}
+
+/** Makes the result of a measurement, with a note when it is not the configured mode. */
+export function measuredLogprobs(configured: LogprobsMode, measured: LogprobsMode): ProbedLogprobs {
+  const notes = measured === configured ? [] : [`logprobs_mode: configured ${configured}, measured ${measured}`];
+  return { mode: measured, notes, isRepeatable: false };
+}
+
+/** Makes the result of a measurement that was not possible for `reason`. */
+export function believedLogprobs(configured: LogprobsMode, reason: string, isRepeatable = false): ProbedLogprobs {
+  return {
+    mode: configured,
+    notes: [`the configured logprobs_mode ${configured} is believed, because it cannot be measured: ${reason}`],
+    isRepeatable,
+  };
 }

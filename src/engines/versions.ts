@@ -81,15 +81,20 @@ export class EngineVersions {
     this.requestedAtMs = Number.NEGATIVE_INFINITY;
   }
 
+  /** Whether {@link last} is what {@link current} resolves with, so that nothing has to be awaited. */
+  get isCurrent(): boolean {
+    return this.hasNoEndpoint || this.clock.monotonicMs() - this.requestedAtMs < MAX_AGE_MS;
+  }
+
   /**
    * Resolves with the version of the weights, at most {@link MAX_AGE_MS} old and requested after the latest {@link mayHaveChanged};
    * `null` when it is unknown. When the server does not answer, it resolves with the version that was last known. Never rejects, because
    * an engine that cannot report its version can still be sampled from.
    */
   async current(): Promise<string | null> {
-    if (this.hasNoEndpoint || this.clock.monotonicMs() - this.requestedAtMs < MAX_AGE_MS) return this.latest;
-    const isCurrent = this.pending === null || this.pending.changes === this.changes;
-    const { version, failed } = await (isCurrent ? this.request() : this.requestAfterPending());
+    if (this.isCurrent) return this.latest;
+    const isUsable = this.pending === null || this.pending.changes === this.changes;
+    const { version, failed } = await (isUsable ? this.request() : this.requestAfterPending());
     return failed ? this.latest : version;
   }
 

@@ -2,7 +2,7 @@ import { FloeError } from '../core/errors.ts';
 import type { Audit, DialectName, DriftClass, LinkKind } from '../schema/index.ts';
 import type { BuiltTrace, TrainedSpan } from './builders/builder.ts';
 import type { Completion } from './completion.ts';
-import { type ContextMarks, marksOfSession } from './context-marks.ts';
+import { marksOfSession } from './context-marks.ts';
 import { expertRowBytes } from './expert-rows.ts';
 import type { GraphNode, TokenGraph } from './graph.ts';
 import { checkSteps, checkTrace } from './trace-check.ts';
@@ -58,7 +58,7 @@ export function auditTraces(
   const tallies = new Tallies();
   const completions = { recorded: ledger.size, trained: 0, excluded: {} };
   for (const entry of ledger.values()) addCompletion(entry, excluded, tallies.of(entry.node.completion), completions);
-  const audit = sumOf(tallies.all(), completions, marksOfSession(graph));
+  const audit = sumOf(tallies.all(), completions, graph);
   const { sampled, trained } = audit.tokens;
   const excludedTokens = Object.values(audit.tokens.excluded).reduce((sum, tokens) => sum + tokens, 0);
   if (sampled !== trained + excludedTokens || trained !== masked) {
@@ -193,7 +193,8 @@ class Tallies {
   }
 }
 
-function sumOf(tallies: readonly AuditTally[], completions: Audit['completions'], marks: ContextMarks): Audit {
+function sumOf(tallies: readonly AuditTally[], completions: Audit['completions'], graph: TokenGraph): Audit {
+  const marks = marksOfSession(graph);
   const tokens = { sampled: 0, trained: 0, excluded: {}, constrained: 0 };
   const links = noLinks();
   const drift = {};
@@ -214,6 +215,8 @@ function sumOf(tallies: readonly AuditTally[], completions: Audit['completions']
     drift,
     exact_context_share: tokens.trained === 0 ? null : exact / tokens.trained,
     context_images: marks.images,
+    rendered_for_images: graph.nodes.filter(({ completion }) => completion.capture.rendered_because === 'images')
+      .length,
     context_special_tokens: marks.specialTokens,
   };
 }

@@ -4,7 +4,13 @@ import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
 import type { RoutedExperts } from '../core/reply.ts';
 import { chatMessageSchema, chatToolSchema } from '../schema/index.ts';
-import { type Completion, type CompletionRequest, completionHeadSchema, requestSamplingSchema } from './completion.ts';
+import {
+  type Completion,
+  type CompletionRequest,
+  completionHeadSchema,
+  type ReadonlyFields,
+  requestSamplingSchema,
+} from './completion.ts';
 import type { ImageUrls } from './images.ts';
 import { bytesOf, sharedLength } from './sequence.ts';
 
@@ -61,48 +67,90 @@ type Header = z.infer<typeof headerSchema>;
 
 /**
  * Encodes a completion as a record. The record omits the parts that the completion shares with `base`, an earlier completion that {@link
- * chooseBase} selects; decoding then needs `base`. When `base` is `null`, the record contains everything.
+ * chooseBase} selects; decoding then needs `base`. When `base` is `null`, the record contains everything. The result begins with `headroom`
+ * bytes that are not part of the record and that the caller fills, so that the record is not copied into a frame.
  */
-export function encodeCompletion(completion: Completion, base: Completion | null): Buffer {
-  const { request, promptIds, responseIds, responseLogprobs, routedExperts, ...head } = completion;
-  const { messages: _messages, messageTexts, tools: _tools, toolsText, images, adjusted, ...asked } = request;
+export function encodeCompletion(completion: Completion, base: Completion | null, headroom = 0): Buffer {
+  const { promptIds, responseIds, responseLogprobs, routedExperts } = completion;
+  const { messageTexts, toolsText, images } = completion.request;
   const promptKeep = base === null ? 0 : sharedIds(completion, base);
   const messagesKeep = base === null ? 0 : sharedMessages(completion, base);
+  const texts = messagesKeep === 0 ? [...messageTexts] : messageTexts.slice(messagesKeep);
+  const messageBytes = texts.map(byteLength);
   const sameTools = base !== null && base.request.toolsText === toolsText;
-  const texts = messageTexts.slice(messagesKeep).map((text) => Buffer.from(text));
-  const toolsBytes = sameTools ? null : Buffer.from(toolsText);
-  const urls = [...images].map(([reference, url]) => ({ reference, data: Buffer.from(url) }));
-  const fields: Header = {
-    ...head,
-    versionSpans: [...head.versionSpans],
-    engineCallIds: [...head.engineCallIds],
-    experts: routedExperts && { ...expertsOf(routedExperts), bytes: routedExperts.data.length },
-    ...asked,
-    adjusted: [...adjusted],
-    base: base?.completionId ?? null,
-    promptKeep,
-    promptTail: promptIds.length - promptKeep,
-    responseLength: responseIds.length,
-    messagesKeep,
-    messageBytes: texts.map((text) => text.length),
-    toolsBytes: toolsBytes?.length ?? null,
-    images: urls.map(({ reference, data }) => ({ reference, bytes: data.length })),
+  if (!sameTools) texts.push(toolsText);
+  const urls = [...images.values()];
+  const promptTail = promptKeep === 0 ? promptIds : promptIds.subarray(promptKeep);
+  const header = JSON.stringify(
+    headerOf(completion, {
+      base: base?.completionId ?? null,
+      promptKeep,
+      promptTail: promptTail.length,
+      responseLength: responseIds.length,
+      messagesKeep,
+      messageBytes,
+      toolsBytes: sameTools ? null : byteLength(toolsText),
+      images: [...images].map(([reference, url]) => ({ reference, bytes: byteLength(url) })),
+      experts: routedExperts && { ...expertsOf(routedExperts), bytes: routedExperts.data.length },
+    }),
+  );
+  texts.push(...urls);
+  const headerBytes = byteLength(header);
+  const textBytes = texts.reduce((sum, text) => sum + byteLength(text), 0);
+  const numberBytes = (promptTail.length + 2 * responseIds.length) * BYTES_PER_NUMBER;
+  const bytes = HEADER_AT + headerBytes + textBytes + numberBytes + (routedExperts?.data.length ?? 0);
+  const record = Buffer.allocUnsafe(headroom + bytes);
+  MAGIC.copy(record, headroom);
+  record.writeUInt32LE(headerBytes, headroom + HEADER_SIZE_AT);
+  let at = headroom + HEADER_AT;
+  at += record.write(header, at);
+  for (const text of texts) at += record.write(text, at);
+  for (const numbers of [promptTail, responseIds, responseLogprobs]) at += littleEndian(numbers).copy(record, at);
+  routedExperts?.data.copy(record, at);
+  return record;
+}
+
+function byteLength(text: string): number {
+  return Buffer.byteLength(text);
+}
+
+/**
+ * Returns the header of a record. The fields are named one by one, because an object without some fields of another one costs several times
+ * as much, and every model call has a record.
+ */
+function headerOf(completion: Completion, layout: z.infer<typeof layoutSchema>): ReadonlyFields<Header> {
+  const { samplingAsked, toolChoice, parallelToolCalls, sampling, constraint, adjusted } = completion.request;
+  return {
+    completionId: completion.completionId,
+    sessionId: completion.sessionId,
+    attempt: completion.attempt,
+    index: completion.index,
+    timestampMs: completion.timestampMs,
+    dialect: completion.dialect,
+    callKind: completion.callKind,
+    thread: completion.thread,
+    capture: completion.capture,
+    versionSpans: completion.versionSpans,
+    message: completion.message,
+    engineCallIds: completion.engineCallIds,
+    finishReason: completion.finishReason,
+    stop: completion.stop,
+    engineId: completion.engineId,
+    model: completion.model,
+    usage: completion.usage,
+    engineMs: completion.engineMs,
+    totalMs: completion.totalMs,
+    abandoned: completion.abandoned,
+    auxiliary: completion.auxiliary,
+    undelivered: completion.undelivered,
+    samplingAsked,
+    toolChoice,
+    parallelToolCalls,
+    sampling,
+    constraint,
+    adjusted,
+    ...layout,
   };
-  const header = Buffer.from(JSON.stringify(fields));
-  const preamble = Buffer.allocUnsafe(HEADER_AT);
-  MAGIC.copy(preamble);
-  preamble.writeUInt32LE(header.length, HEADER_SIZE_AT);
-  return Buffer.concat([
-    preamble,
-    header,
-    ...texts,
-    toolsBytes ?? Buffer.alloc(0),
-    ...urls.map(({ data }) => data),
-    littleEndian(promptIds.subarray(promptKeep)),
-    littleEndian(responseIds),
-    littleEndian(responseLogprobs),
-    routedExperts?.data ?? Buffer.alloc(0),
-  ]);
 }
 
 /**

@@ -29,7 +29,7 @@ export const requestSamplingSchema = z.object(completionFields.sampling);
 
 type Mark = keyof typeof completionFields.marks;
 
-type ReadonlyFields<Fields> = {
+export type ReadonlyFields<Fields> = {
   readonly [Name in keyof Fields]: Fields[Name] extends (infer Item)[] ? readonly Item[] : Fields[Name];
 };
 

@@ -48,8 +48,10 @@ export type TokenGraph = {
 };
 
 export type GraphOptions = {
-  /** End-of-turn ids of the chat templates. They apply to every model. The stop tokens of the completions are added to them. */
+  /** End-of-turn ids of the chat template, for every model. The stop tokens of the completions are added to them. */
   readonly closeIds?: readonly number[];
+  /** End-of-turn ids of models with another chat template, in place of `closeIds`. */
+  readonly closeIdsByModel?: ReadonlyMap<string, readonly number[]>;
   /**
    * Reports whether two id sequences are only different tokenizations of one text. Without this function, no drift is classified as
    * `retokenized`.
@@ -85,7 +87,8 @@ export function buildGraph(completions: readonly Completion[], options: GraphOpt
   const ordered = [...completions].sort(
     (a, b) => a.index - b.index || (a.completionId < b.completionId ? -1 : a.completionId > b.completionId ? 1 : 0),
   );
-  const closeIds = learnCloseIds(ordered, options.closeIds ?? []);
+  const { closeIds: common = [], closeIdsByModel } = options;
+  const closeIds = learnCloseIds(ordered, (model) => closeIdsByModel?.get(model) ?? common);
   const sameText = options.sameText ?? (() => null);
   const trees = new Map<string, Branch<Draft>>();
   const lines = new Lines();
@@ -118,9 +121,13 @@ function refuseMixtures(completions: readonly Completion[]): void {
   }
 }
 
-function learnCloseIds(completions: readonly Completion[], ofTemplate: readonly number[]): Map<string, Set<number>> {
+function learnCloseIds(
+  completions: readonly Completion[],
+  templateOf: (model: string) => readonly number[],
+): Map<string, Set<number>> {
   const byModel = new Map<string, Set<number>>();
   for (const { model, stop } of completions) {
+    const ofTemplate = templateOf(model);
     if (stop?.kind !== 'token' && ofTemplate.length === 0) continue;
     let ids = byModel.get(model);
     if (ids === undefined) {

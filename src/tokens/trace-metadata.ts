@@ -90,6 +90,11 @@ type TraceMetadata = {
    * it gave none to any completion of the session.
    */
   readonly step_rewards?: readonly (number | null)[];
+  /**
+   * The response position after the last trained token of each completion, in order; `null` for a completion of which the trace trains
+   * nothing. Present when `step_rewards` is.
+   */
+  readonly step_ends?: readonly (number | null)[];
 };
 
 type StepMetadata = {
@@ -156,9 +161,17 @@ function stepMetadata(
   };
 }
 
-function stepRewards({ nodes }: BuiltTrace, { completions }: ExplicitRewards): Pick<TraceMetadata, 'step_rewards'> {
+function stepRewards(
+  { nodes, spans }: BuiltTrace,
+  { completions }: ExplicitRewards,
+): Pick<TraceMetadata, 'step_rewards' | 'step_ends'> {
   if (completions.size === 0) return {};
-  return { step_rewards: nodes.map(({ completion }) => completions.get(completion.completionId) ?? null) };
+  const ends = new Map(spans.map(({ completionId, start, length }) => [completionId, start + length]));
+  const ids = nodes.map(({ completion }) => completion.completionId);
+  return {
+    step_rewards: ids.map((id) => completions.get(id) ?? null),
+    step_ends: ids.map((id) => ends.get(id) ?? null),
+  };
 }
 
 /** Returns the value that all elements have; `mixed` when they differ, `null` when there are none. */

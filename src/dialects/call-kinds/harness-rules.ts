@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import type { CallKind, CallRules } from '../../schema/index.ts';
 import type { Headers } from '../dialect.ts';
-import type { PromptView } from './prompt-view.ts';
+import { MAIN_THREAD, type PromptView } from './prompt-view.ts';
 
 /**
  * The facts that the headers of a model call state about the agent that makes the call and about the purpose of the call.
@@ -11,6 +11,8 @@ export type HeaderFacts = {
   readonly agent: { readonly kind: 'main' } | { readonly kind: 'subagent'; readonly id: string | null } | null;
   /** Purpose of the model call; `null` for ordinary work on the task, or when the headers do not state it. */
   readonly purpose: CallKind | null;
+  /** Pool of engines that the agent names for the call; default: it names none. */
+  readonly enginePool?: string;
 };
 
 /**
@@ -253,11 +255,27 @@ const pi: HarnessRules = {
   },
 };
 
+/**
+ * Rules for the agents of floe, which name the thread of every call in `x-floe-thread`, mark a call whose reply is not to be trained with
+ * `x-floe-kind: untrained`, and may name one of the task's pools of engines in `x-floe-engine-pool`.
+ */
+const floe: HarnessRules = {
+  headers(headers) {
+    const thread = headerOf(headers, 'x-floe-thread');
+    const purpose = headerOf(headers, 'x-floe-kind') === 'untrained' ? 'untrained' : null;
+    const isMain = thread === null || thread === MAIN_THREAD;
+    const enginePool = headerOf(headers, 'x-floe-engine-pool');
+    const agent = isMain ? ({ kind: 'main' } as const) : ({ kind: 'subagent', id: thread } as const);
+    return { agent, purpose, ...(enginePool === null ? {} : { enginePool }) };
+  },
+};
+
 /** The rules of every harness with classified model calls. */
 export const HARNESS_RULES: Readonly<Record<CallRules, HarnessRules>> = {
   claude_code: claudeCode,
   codex,
   copilot_cli: copilotCli,
+  floe,
   gemini_cli: geminiCli,
   opencode,
   pi,

@@ -3,7 +3,7 @@ import type { Headers } from '../dialect.ts';
 import { HARNESS_RULES, type HarnessRules, type HeaderFacts, headerOf } from './harness-rules.ts';
 import { MAIN_THREAD, type Prompt, PromptView, threadOfId } from './prompt-view.ts';
 
-type CallLabel = { readonly thread: string; readonly callKind: CallKind };
+type CallLabel = { readonly thread: string; readonly callKind: CallKind; readonly enginePool?: string };
 
 /** The parts of a request that determine its agent thread and its purpose. */
 type LabelInput = Prompt & { readonly headers: Headers };
@@ -39,8 +39,10 @@ export function labelCall(rulesName: CallRules | null, { headers, ...prompt }: L
   const call = new PromptView(prompt);
   const purpose = facts.purpose ?? rules.purpose?.(call) ?? null;
   const agent = facts.agent ?? { kind: rules.subagent?.(call) === true ? 'subagent' : 'main', id: null };
-  if (agent.kind === 'main') return { thread: MAIN_THREAD, callKind: purpose ?? 'main' };
-  return { thread: agent.id === null ? call.threadName() : threadOfId(agent.id), callKind: purpose ?? 'subagent' };
+  const pool = facts.enginePool === undefined ? {} : { enginePool: facts.enginePool };
+  if (agent.kind === 'main') return { thread: MAIN_THREAD, callKind: purpose ?? 'main', ...pool };
+  const thread = agent.id === null ? call.threadName() : threadOfId(agent.id);
+  return { thread, callKind: purpose ?? 'subagent', ...pool };
 }
 
 /**

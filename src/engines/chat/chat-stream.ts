@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage } from '../../schema/index.ts';
 import type { ReplyListener } from '../engine.ts';
-import type { OpenReply } from '../engine-server.ts';
+import type { OpenReply } from '../http-exchange.ts';
 import { MessageBuilder } from './messages.ts';
 import { invalidReply } from './reply-tokens.ts';
 

@@ -67,16 +67,18 @@ export function abortedBeforeFirstToken(): FloeError {
 }
 
 /**
- * Parses a reply's JSON, except for the token ids and log-probabilities that were already read directly from its bytes. Throws
- * `engine_error` for text that is not JSON, and for a body that reports an error.
+ * Parses a reply's JSON, except for the token ids and log-probabilities that were already read directly from its bytes: those of the prompt
+ * (`scannedIds`) and of the reply (`sampledIds`). Throws `engine_error` for text that is not JSON, and for a body that reports an error.
  */
 export function parseReplyJson(
   body: Buffer,
   scannedIds: ScannedIds | null,
   scannedLogprobs: ScannedLogprobs | null = null,
+  sampledIds: ScannedIds | null = null,
 ): unknown {
   const cuts: Cut[] = [];
   if (scannedIds !== null) cuts.push({ start: scannedIds.start, end: scannedIds.end, mark: SCANNED_IDS_MARK });
+  if (sampledIds !== null) cuts.push({ start: sampledIds.start, end: sampledIds.end, mark: SCANNED_IDS_MARK });
   if (scannedLogprobs !== null) {
     cuts.push({ start: scannedLogprobs.start, end: scannedLogprobs.end, mark: SCANNED_LOGPROBS_MARK });
   }
@@ -126,12 +128,19 @@ export function isErrorBody(json: unknown): boolean {
 
 const messageBodySchema = z.looseObject({ message: z.string() });
 
-/** Returns the message of an error body, from its field `error.message`, `message` or `error`; `null` when it has no message. */
+/** The error body of servers made with FastAPI. */
+const detailBodySchema = z.looseObject({ detail: z.string() });
+
+/**
+ * Returns the message of an error body, from its field `error.message`, `message`, `error` or `detail`; `null` when it has no message.
+ */
 export function errorMessageOf(json: unknown): string | null {
   const nested = errorBodySchema.safeParse(json);
   const holder = messageBodySchema.safeParse(nested.success && nested.data.error ? nested.data.error : json);
   if (holder.success) return holder.data.message;
-  return nested.success && typeof nested.data.error === 'string' ? nested.data.error : null;
+  if (nested.success && typeof nested.data.error === 'string') return nested.data.error;
+  const detail = detailBodySchema.safeParse(json);
+  return detail.success ? detail.data.detail : null;
 }
 
 /**
@@ -191,7 +200,8 @@ export function logprobFrom(value: unknown, field: string): number {
   throw invalidReply(`${field} is ${value}, above 0`);
 }
 
-function isLogprob(value: unknown): value is number {
+/** Whether `value` is the log-probability of a sampled token. */
+export function isLogprob(value: unknown): value is number {
   return typeof value === 'number' && Number.isFinite(value) && value <= LOGPROB_ROUNDING;
 }
 

@@ -28,7 +28,7 @@ export function cutAtStop(message: AssistantMessage, stops: readonly string[]): 
 type FoundStop = { readonly at: number; readonly stop: string };
 
 /** Of the stop strings in a text that end after the position `after`, returns the one that ends first; `null` when there is none. */
-function firstStop(text: string, stops: readonly string[], after = 0): FoundStop | null {
+export function firstStop(text: string, stops: readonly string[], after = 0): FoundStop | null {
   let first: FoundStop | null = null;
   for (const stop of stops) {
     const at = text.indexOf(stop, Math.max(0, after - stop.length + 1));

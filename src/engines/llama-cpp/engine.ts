@@ -1,6 +1,7 @@
 import type { Clock } from '../../core/clock.ts';
 import type { EngineCapabilities, EngineInfo, EngineSpec, LogprobsMode, TemplateFacts } from '../../schema/index.ts';
 import { CallHealth } from '../call-health.ts';
+import { parseHermes } from '../chat/hermes.ts';
 import {
   concatIds,
   concatLogprobs,
@@ -14,7 +15,6 @@ import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest, 
 import { EngineServer, jsonOf } from '../engine-server.ts';
 import { probeTemplate } from '../template-probe.ts';
 import { EngineVersions } from '../versions.ts';
-import { parseHermes } from './hermes.ts';
 import { completeLogprobs, isUntransformed } from './logprobs.ts';
 import { parseDistribution, parseSampled, type SampledReply, type TokenLogprob } from './reply.ts';
 import { type Conversation, completionBody, distributionBody } from './request.ts';

@@ -1,6 +1,6 @@
 import { z } from 'zod';
-import { FloeError } from '../../core/errors.ts';
 import type { EngineSpec } from '../../schema/index.ts';
+import { ownParsers } from '../chat/hermes.ts';
 import { errorMessageOf } from '../chat/reply-tokens.ts';
 import { type EngineServer, jsonOf } from '../engine-server.ts';
 
@@ -61,8 +61,7 @@ export async function readServerFacts(server: EngineServer, spec: EngineSpec): P
     vocabulary: entry.meta?.n_vocab ?? null,
     contextTokens: props.default_generation_settings.n_ctx,
     version: props.build_info ?? null,
-    hasCalls: isParserUsed('tool_parser', spec.tool_parser, 'hermes', template.includes('<tool_call>')),
-    hasThinking: isParserUsed('reasoning_parser', spec.reasoning_parser, 'qwen3', template.includes('</think>')),
+    ...ownParsers(spec, template),
   };
 }
 
@@ -75,19 +74,4 @@ async function get<T extends z.ZodType>(server: EngineServer, path: string, sche
   const issue = parsed.error?.issues[0];
   const reason = errorMessageOf(json) ?? `${issue?.path.map(String).join('.') || 'body'}: ${issue?.message}`;
   throw server.error('engine_error', `${path} is not that of llama.cpp: ${reason}`);
-}
-
-/**
- * Whether floe itself parses the tool calls (or the thinking) in replies of this server. The server does not parse replies to prompts of
- * token ids. `field` is the name of the setting for the parser, `configured` its value, and `known` the only supported value. When
- * `configured` is `null`, the result is `isInTemplate`, which states whether the chat template contains the tag of the format. Throws
- * `unsupported` for any other value.
- */
-function isParserUsed(field: string, configured: string | null, known: string, isInTemplate: boolean): boolean {
-  if (configured === null) return isInTemplate;
-  if (configured === known) return true;
-  throw new FloeError(
-    'unsupported',
-    `${field} ${JSON.stringify(configured)} for an engine of kind llama_cpp; the only one is ${known}, or null to let its template decide`,
-  );
 }

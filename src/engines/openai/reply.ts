@@ -6,7 +6,7 @@ import { assistantMessage, toolCallsFrom } from '../chat/messages.ts';
 import { invalidReply, parseReplyJson, parseWith, usageFrom, usageSchema } from '../chat/reply-tokens.ts';
 import type { GenerateReply, ReplyListener } from '../engine.ts';
 
-const messageSchema = z.looseObject({
+export const messageSchema = z.looseObject({
   content: z.string().nullish(),
   refusal: z.string().nullish(),
   reasoning: z.string().nullish(),
@@ -61,7 +61,10 @@ function textReply(
   };
 }
 
-function finishReasonOf(reason: string, message: AssistantMessage): FinishReason {
+/**
+ * Converts a finish reason. Throws `engine_error` for an unknown one, and `engine_rejected` when the API's content filter withheld the reply.
+ */
+export function finishReasonOf(reason: string, message: AssistantMessage): FinishReason {
   switch (reason) {
     case 'length':
     case 'tool_calls':
@@ -77,7 +80,7 @@ function finishReasonOf(reason: string, message: AssistantMessage): FinishReason
   }
 }
 
-function messageOf(message: z.output<typeof messageSchema>): AssistantMessage {
+export function messageOf(message: z.output<typeof messageSchema>): AssistantMessage {
   const reasoning = message.reasoning_content ?? message.reasoning ?? '';
   // A refusal is also text that the model sampled, but it arrives in the separate field `refusal`.
   return assistantMessage(message.content ?? message.refusal ?? '', reasoning, toolCallsFrom(message.tool_calls));

@@ -9,14 +9,31 @@ export function isOptionalField(name: unknown): name is OptionalField {
 }
 
 /**
- * Makes the body of a chat completion, with only the fields of OpenAI's API. `unknown` are fields that the API has refused. A refused
- * `max_tokens` is sent as `max_completion_tokens`, and other refused fields are left out if {@link isDispensable} allows it.
+ * The fields with which servers made from vLLM or SGLang return token ids and log-probabilities. SGLang returns the prompt's ids only with a
+ * field of its own, and vLLM ignores that field.
+ */
+export type TokenFields = {
+  readonly return_token_ids: true;
+  readonly return_prompt_token_ids?: true;
+  readonly logprobs: true;
+};
+
+type ChatOptions = {
+  readonly stream: boolean;
+  /** Fields that the API has refused. */
+  readonly unknown: ReadonlySet<OptionalField>;
+  /** The fields that request token ids; `null` when the API has none, and only fields of OpenAI's API are sent. */
+  readonly tokenFields: TokenFields | null;
+};
+
+/**
+ * Makes the body of a chat completion. A refused `max_tokens` is sent as `max_completion_tokens`, and other refused fields are left out if
+ * {@link isDispensable} allows it.
  */
 export function chatBody(
   model: string,
   request: GenerateRequest,
-  stream: boolean,
-  unknown: ReadonlySet<OptionalField>,
+  { stream, unknown, tokenFields }: ChatOptions,
 ): string {
   const { sampling, tools, toolChoice, parallelToolCalls, maxTokens, stop, responseFormat, seed } = request;
   const optional: Partial<Record<OptionalField, unknown>> = {
@@ -39,6 +56,7 @@ export function chatBody(
     ...(responseFormat === null ? {} : { response_format: responseFormat }),
     stream,
     ...(stream ? { stream_options: { include_usage: true } } : {}),
+    ...(tokenFields === null ? {} : { ...extraSampling(request), ...tokenFields }),
   });
   const messages = request.messageTexts.map(withoutThinking).join(',');
   const toolsPart = tools.length === 0 ? '' : `,"tools":${request.toolsText}`;
@@ -65,13 +83,17 @@ export function isDispensable(request: GenerateRequest, field: OptionalField): b
   }
 }
 
-/** Lists the sampling parameters that the task sets and that the API has no field for. */
-export function droppedSampling({ sampling }: GenerateRequest): string[] {
-  return [
-    ...(sampling.top_k === 0 ? [] : ['top_k']),
-    ...(sampling.min_p === 0 ? [] : ['min_p']),
-    ...(sampling.repetition_penalty === 1 ? [] : ['repetition_penalty']),
-  ];
+/**
+ * Returns the sampling parameters that the task sets and that OpenAI's API has no field for. Servers made from vLLM or SGLang, which return
+ * token ids, have fields with these names.
+ */
+export function extraSampling({ sampling }: GenerateRequest): Record<string, number> {
+  const { top_k, min_p, repetition_penalty } = sampling;
+  return {
+    ...(top_k === 0 ? {} : { top_k }),
+    ...(min_p === 0 ? {} : { min_p }),
+    ...(repetition_penalty === 1 ? {} : { repetition_penalty }),
+  };
 }
 
 /**

@@ -2,11 +2,14 @@ import { createHash } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
 import type { EngineLocality, EnginePolicy } from '../../schema/index.ts';
 
+/** Distance between two machines: 0 for one host, 1 for one rack, 2 for one zone, 3 for everything else. */
+export type Distance = 0 | 1 | 2 | 3;
+
 /** The properties of an engine that a choice policy can read. */
 export type Candidate = {
   readonly id: string;
-  /** Whether the engine runs on this host; such an engine is preferred among equally busy ones. */
-  readonly local: boolean;
+  /** How far the engine is from this host; a near engine is preferred among equally busy ones. */
+  readonly distance: Distance;
   /** Number of sampling calls in flight on the engine. */
   readonly inflight: number;
 };
@@ -23,7 +26,7 @@ export interface ChoicePolicy {
 
 export function choicePolicy(policy: EnginePolicy, locality: EngineLocality = 'none'): ChoicePolicy {
   const base = basePolicy(policy);
-  return locality === 'prefer_local' ? new LocalFirst(base) : base;
+  return locality === 'prefer_local' ? new NearestFirst(base) : base;
 }
 
 function basePolicy(policy: EnginePolicy): ChoicePolicy {
@@ -59,7 +62,7 @@ const STICKY_CALLS = 4;
 
 /**
  * Picks the engine with the fewest calls in flight, but keeps a session on its previous engine because of the prefix cache. Among
- * equally busy engines it prefers those on this host, then decides by hash.
+ * equally busy engines it prefers the nearest, then decides by hash.
  */
 class LeastInFlight implements ChoicePolicy {
   /** Id of the engine that got each session's last call, keyed by session id. */
@@ -80,8 +83,7 @@ class LeastInFlight implements ChoicePolicy {
     const last = lastId === undefined ? undefined : free.find(({ id }) => id === lastId);
     if (last !== undefined && last.inflight <= least * (1 + STICKY_SHARE) + STICKY_CALLS) return last;
     const leastBusy = free.filter(({ inflight }) => inflight === least);
-    const local = leastBusy.filter((candidate) => candidate.local);
-    return this.byHash(sessionId, local.length > 0 ? local : leastBusy);
+    return this.byHash(sessionId, withinDistance(leastBusy, nearestOf(leastBusy)));
   }
 
   assigned(sessionId: string, { id }: Candidate): void {
@@ -135,7 +137,7 @@ class AssignmentCount implements ChoicePolicy {
   pick<T extends Candidate>(_sessionId: string, free: readonly T[]): T {
     return free.reduce((best, candidate) => {
       const difference = this.countOf(candidate) - this.countOf(best);
-      return difference < 0 || (difference === 0 && candidate.local && !best.local) ? candidate : best;
+      return difference < 0 || (difference === 0 && candidate.distance < best.distance) ? candidate : best;
     });
   }
 
@@ -203,14 +205,13 @@ function ringPosition(text: string): number {
 }
 
 /**
- * Prefers engines on this host: a session gets a free engine of this host, and when there is none, the engine that `base` picks among all.
- * A session whose last call went to another host keeps choosing among all engines. Otherwise its history would be prefilled on this host as
- * soon as a local engine is free.
+ * Prefers near engines: `base` picks among the free engines of the smallest distance. A session whose last call went farther keeps choosing
+ * among all engines up to that distance. Otherwise its history would be prefilled nearby as soon as a near engine is free.
  */
-class LocalFirst implements ChoicePolicy {
+class NearestFirst implements ChoicePolicy {
   private readonly base: ChoicePolicy;
-  /** Ids of the sessions whose last call went to another host. */
-  private readonly remoteSessions = new LRUCache<string, true>({ max: REMEMBERED_SESSIONS });
+  /** Distance of the engine of each session's last call, keyed by session id, unless it was on this host. */
+  private readonly lastDistances = new LRUCache<string, Distance>({ max: REMEMBERED_SESSIONS });
 
   constructor(base: ChoicePolicy) {
     this.base = base;
@@ -225,13 +226,21 @@ class LocalFirst implements ChoicePolicy {
   }
 
   pick<T extends Candidate>(sessionId: string, free: readonly T[]): T {
-    const local = this.remoteSessions.has(sessionId) ? [] : free.filter((candidate) => candidate.local);
-    return this.base.pick(sessionId, local.length > 0 ? local : free);
+    const limit = Math.max(this.lastDistances.get(sessionId) ?? 0, nearestOf(free));
+    return this.base.pick(sessionId, withinDistance(free, limit));
   }
 
   assigned(sessionId: string, engine: Candidate): void {
-    if (engine.local) this.remoteSessions.delete(sessionId);
-    else this.remoteSessions.set(sessionId, true);
+    if (engine.distance === 0) this.lastDistances.delete(sessionId);
+    else this.lastDistances.set(sessionId, engine.distance);
     this.base.assigned(sessionId, engine);
   }
+}
+
+function nearestOf(candidates: readonly Candidate[]): number {
+  return Math.min(...candidates.map(({ distance }) => distance));
+}
+
+function withinDistance<T extends Candidate>(candidates: readonly T[], limit: number): T[] {
+  return candidates.filter(({ distance }) => distance <= limit);
 }

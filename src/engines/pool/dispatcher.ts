@@ -2,9 +2,8 @@ import { raceAbort } from '../../core/abort.ts';
 import { backoffMs } from '../../core/backoff.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { EngineInfo } from '../../schema/index.ts';
 import type { CallContext, Engine } from '../engine.ts';
-import type { EnginePool, Slot } from './engine-pool.ts';
+import type { EnginePool, Slot, SlotRequest } from './engine-pool.ts';
 import type { Member } from './member.ts';
 import type { PauseGate } from './pausing.ts';
 
@@ -42,7 +41,7 @@ type PooledCall<T> = {
   /** Position of the call in the pool's queue; the lowest ticket is served first. */
   readonly ticket: number;
   /** Returns the error for an available engine that must not get this call; `null` when the call may be sent to the engine. */
-  rejectionBy(engine: EngineInfo): FloeError | null;
+  rejectionBy(engine: Engine): FloeError | null;
   /**
    * Sends the call to the engine. It must do so synchronously, before it returns its promise. `policyVersion` is the version of the engine's
    * weights; `null` when it is unknown or when the call does not sample.
@@ -141,9 +140,11 @@ export class Dispatcher {
         await tries.uncounted(() => this.counted(call, () => this.passGate(admitted, signal)));
         tries.restartRound();
       }
-      const slot = await tries.uncounted(() =>
-        this.counted(call, () => this.acquireSlot(call, tries.failedOn, signal)),
-      );
+      signal.throwIfAborted();
+      let slot = this.slotNow(call, tries.failedOn);
+      if (slot === 'wait') {
+        slot = await tries.uncounted(() => this.counted(call, () => this.acquireSlot(call, tries.failedOn, signal)));
+      }
       if (slot === null) {
         failure ??= emptyPoolError(call.context);
         this.failures.set(call, failure);
@@ -176,14 +177,17 @@ export class Dispatcher {
     return admitted ? this.deps.gate.waitUntilOpen(signal) : this.deps.gate.pass(signal);
   }
 
-  private acquireSlot<T>(
-    { context, sampling, ids, ticket }: PooledCall<T>,
+  /** Returns the slot that the call gets without waiting; `null` when no engine suits it, and `wait` when it must wait for one. */
+  private slotNow<T>(call: PooledCall<T>, failedOn: ReadonlySet<Member>): Slot | null | 'wait' {
+    return this.deps.poolOf(call.context.pool)?.slotNow(slotRequestOf(call, failedOn)) ?? null;
+  }
+
+  private async acquireSlot<T>(
+    call: PooledCall<T>,
     failedOn: ReadonlySet<Member>,
     signal: AbortSignal,
   ): Promise<Slot | null> {
-    const pool = this.deps.poolOf(context.pool);
-    if (pool === null) return signal.aborted ? Promise.reject(signal.reason) : Promise.resolve(null);
-    return pool.acquire({ sessionId: context.sessionId, sampling, ids, ticket, failedOn }, signal);
+    return this.deps.poolOf(call.context.pool)?.acquire(slotRequestOf(call, failedOn), signal) ?? null;
   }
 
   /**
@@ -200,14 +204,15 @@ export class Dispatcher {
         if (unusable !== null) return { failure: unusable };
       }
       const { engine } = member;
-      const version = call.sampling ? await raceAbort(engine.policyVersion(), signal) : null;
+      const current = call.sampling ? engine.policyVersion() : null;
+      const version = current instanceof Promise ? await raceAbort(current, signal) : current;
       // Nothing is awaited between this check and the call to the engine, so that no call reaches a removed engine or starts during a
       // pause. After a pause the version is requested again, because the weights were probably updated during it.
       if (member.isRemoved || member.engine !== engine || (call.sampling && this.deps.gate.closed !== null)) {
         return { failure: null };
       }
       signal.throwIfAborted();
-      const rejection = call.rejectionBy(member.engine.info());
+      const rejection = call.rejectionBy(engine);
       if (rejection !== null) return { rejection };
       this.failures.delete(call);
       const result = await member.run(signal, (current, callSignal) => call.run(current, callSignal, version));
@@ -287,6 +292,13 @@ class CallTries {
     this.rounds++;
     this.failedOn.clear();
   }
+}
+
+function slotRequestOf<T>(
+  { context, sampling, ids, ticket }: PooledCall<T>,
+  failedOn: ReadonlySet<Member>,
+): SlotRequest {
+  return { sessionId: context.sessionId, sampling, ids, ticket, failedOn };
 }
 
 function emptyPoolError({ pool }: CallContext): FloeError {

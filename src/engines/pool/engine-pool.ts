@@ -82,11 +82,8 @@ export class EnginePool {
    */
   acquire(request: SlotRequest, signal: AbortSignal): Promise<Slot | null> {
     if (signal.aborted) return Promise.reject(signal.reason);
-    if (this.untried(request).length === 0) return Promise.resolve(null);
-    if (!request.sampling) {
-      const slot = this.slotFor(request);
-      return Promise.resolve(slot === 'wait' ? null : slot);
-    }
+    const slot = this.slotNow(request);
+    if (slot !== 'wait') return Promise.resolve(slot);
     return new Promise((resolve, reject) => {
       const waiter: Waiter = {
         request,
@@ -106,6 +103,12 @@ export class EnginePool {
       this.enqueue(waiter);
       this.serveWaiters();
     });
+  }
+
+  /** Returns what {@link acquire} resolves with if it need not wait for an engine; `wait` if it must. */
+  slotNow(request: SlotRequest): Slot | null | 'wait' {
+    if (!request.sampling || this.waiters.length === 0) return this.slotFor(request);
+    return this.untried(request).length === 0 ? null : 'wait';
   }
 
   /**
@@ -153,7 +156,7 @@ export class EnginePool {
     const untried = this.untried(request);
     if (untried.length === 0) return null;
     const ready = untried.filter((member) => member.isReady);
-    if (ready.length > 0) this.verifyInBackground(untried);
+    if (ready.length > 0 && ready.length < untried.length) this.verifyInBackground(untried);
     const usable = ready.length > 0 ? ready : untried;
     const free = request.sampling ? usable.filter((member) => !member.isFull) : usable;
     if (free.length === 0) return 'wait';
@@ -173,6 +176,7 @@ export class EnginePool {
     const charge = (sampling && member.limits?.begin()) || (() => {});
     if (sampling) {
       member.inflight++;
+      member.adaptive?.begin(member.inflight);
       this.policy.assigned(sessionId, member);
     }
     const end = (tokens: number): void => {

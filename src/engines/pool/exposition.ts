@@ -102,7 +102,7 @@ function familyOf(sampleName: string, types: ReadonlyMap<string, string>): strin
 }
 
 /** Parses `name{label="value",…} value [timestamp]`. Returns `null` for any other line. */
-function parseSample(line: string): Sample | null {
+export function parseSample(line: string): Sample | null {
   const name = METRIC_NAME.exec(line)?.[0];
   if (name === undefined) return null;
   const parsed = line[name.length] === '{' ? parseLabels(line, name.length + 1) : { labels: '', end: name.length };

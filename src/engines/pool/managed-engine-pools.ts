@@ -7,6 +7,7 @@ import type {
   EnginePolicy,
   EngineSpec,
   PauseMode,
+  Place,
 } from '../../schema/index.ts';
 import { constraintKindOf } from '../constraint.ts';
 import type { CallContext, Engine, EngineNotice, GenerateRequest, RenderRequest } from '../engine.ts';
@@ -31,9 +32,13 @@ export type EnginePoolsDeps = {
   readonly locality?: EngineLocality;
   /** A name or address of this host by which local engines are recognised, in addition to those that the operating system reports. */
   readonly host?: string | null;
+  /** Rack and zone of this host; by default not known. */
+  readonly place?: Place;
   /** Connects to an engine at its registration and whenever it is verified; {@link createEngine} when absent. */
   readonly connect?: (spec: EngineSpec) => Promise<Engine>;
 };
+
+const UNKNOWN_PLACE: Place = { rack: null, zone: null };
 
 /**
  * Creates the pools and connects to every engine of `specs`. When one cannot be registered, it closes all connections and rejects with the
@@ -66,13 +71,20 @@ class ManagedEnginePools implements EnginePools {
 
   /** Adds the engines in `connected` to their pools. They are never reconnected, because there is no specification to connect with. */
   constructor(deps: EnginePoolsDeps, connected: readonly Engine[]) {
-    const { clock, notice = () => {}, policy = 'least_in_flight', locality = 'none', host = null } = deps;
+    const {
+      clock,
+      notice = () => {},
+      policy = 'least_in_flight',
+      locality = 'none',
+      host = null,
+      place = UNKNOWN_PLACE,
+    } = deps;
     const connect = deps.connect ?? ((spec) => createEngine(spec, { clock, notice }));
     const gate = new PauseGate();
     this.clock = clock;
     this.notice = notice;
     const policyVersion = (): string | null => this.policyVersion;
-    this.registry = new EngineRegistry({ clock, notice, policy, locality, host, connect, policyVersion });
+    this.registry = new EngineRegistry({ clock, notice, policy, locality, host, place, connect, policyVersion });
     this.dispatcher = new Dispatcher({ clock, gate, poolOf: (name) => this.registry.poolOf(name) });
     const members = (): readonly Member[] => this.registry.members;
     const leaving = (): readonly Member[] => this.registry.leaving;
@@ -85,7 +97,8 @@ class ManagedEnginePools implements EnginePools {
   }
 
   modeOf(pool: string, requested: EngineMode): PoolMode {
-    return captureModeOf(pool, this.infoOf(pool), requested);
+    const infos = this.registry.membersOf(pool).map((member) => member.engine.info());
+    return captureModeOf(pool, infos, requested);
   }
 
   ready(call: CallContext, signal: AbortSignal): Promise<void> {
@@ -232,7 +245,7 @@ class ManagedEnginePools implements EnginePools {
       sampling: true,
       ids: request.prompt !== null,
       ...turn,
-      rejectionBy: (engine: EngineInfo) => foreignPromptError(request, engine),
+      rejectionBy: (engine: Engine) => foreignPromptError(request, engine),
       run,
       tokensOf: ({ reply: { usage } }: SampledReply) => usage.prompt_tokens + usage.completion_tokens,
     };
@@ -244,9 +257,10 @@ class ManagedEnginePools implements EnginePools {
  * Returns the error for a prompt of token ids that was made with another tokenizer or template than the engine's; `null` when they match.
  * The prompt's fingerprint differs from the engine's when the pool's engines were replaced after the prompt was made.
  */
-function foreignPromptError({ prompt }: GenerateRequest, { engine_id, capabilities }: EngineInfo): FloeError | null {
-  const { fingerprint } = capabilities.template;
-  if (prompt?.fingerprint === undefined || prompt.fingerprint === fingerprint) return null;
+function foreignPromptError({ prompt }: GenerateRequest, engine: Engine): FloeError | null {
+  if (prompt?.fingerprint === undefined) return null;
+  const { engine_id, capabilities } = engine.info();
+  if (prompt.fingerprint === capabilities.template.fingerprint) return null;
   const message = `engine ${engine_id} has another tokenizer or template than the prompt was made with`;
   return new FloeError('engine_error', message, { engine_id });
 }
@@ -262,8 +276,12 @@ function specOf(info: EngineInfo): EngineSpec {
     logprobs_mode: info.logprobs_mode ?? 'processed',
     stream: info.streaming ? 'auto' : 'off',
     max_concurrency: info.max_concurrency,
+    place: UNKNOWN_PLACE,
+    adaptive_concurrency: null,
     limits: null,
     tool_parser: null,
     reasoning_parser: null,
+    token_ids: 'auto',
+    tokenizer: null,
   };
 }

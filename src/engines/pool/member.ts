@@ -2,11 +2,13 @@ import { hostname, networkInterfaces } from 'node:os';
 import { abortAfter, type LinkedAbort, linkAbort, raceAbort } from '../../core/abort.ts';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import type { EngineInfo, EngineSpec, PauseMode } from '../../schema/index.ts';
+import type { EngineInfo, EngineSpec, PauseMode, Place } from '../../schema/index.ts';
 import type { Engine, EngineNotice } from '../engine.ts';
-import type { Candidate } from './choice-policies.ts';
+import { AdaptiveLimit } from './adaptive-concurrency.ts';
+import type { Candidate, Distance } from './choice-policies.ts';
 import { CircuitBreaker, OPEN_MS } from './circuit-breaker.ts';
 import { changeOf, hasLostTemplate, isSameServer } from './compatibility.ts';
+import { loadOf } from './engine-load.ts';
 import { RateLimits } from './rate-limits.ts';
 
 const CHANGED_NOTICE =
@@ -24,6 +26,9 @@ const CONTROL_TIMEOUT_MS = 30_000;
 /** Time limit for fetching an engine's metrics. A scraper waits about ten seconds for all engines together. */
 const METRICS_TIMEOUT_MS = 5_000;
 
+/** Interval in milliseconds between two readings of an engine's load. */
+const LOAD_INTERVAL_MS = 5_000;
+
 type MemberDeps = {
   readonly clock: Clock;
   readonly notice: EngineNotice;
@@ -39,10 +44,14 @@ type MemberDeps = {
    * when there is none.
    */
   readonly host: string | null;
+  /** Where this host is, to which the places of engines are compared. */
+  readonly place: Place;
   /** Called when another server has replaced the one that was registered. The callee removes the member from the pool. */
   readonly onReplaced: (member: Member, error: FloeError) => void;
   /** Called when a verification of this engine has ended, whether it succeeded or failed. The function gives slots to the waiting calls. */
   readonly onVerificationEnd: () => void;
+  /** Called when {@link Member.adaptive} may have changed. The function gives slots to the waiting calls. */
+  readonly onLimitChange: () => void;
 };
 
 /**
@@ -52,13 +61,15 @@ type MemberDeps = {
 export class Member implements Candidate {
   readonly id: string;
   readonly spec: EngineSpec;
-  readonly local: boolean;
+  readonly distance: Distance;
   readonly breaker: CircuitBreaker;
   /** Properties that the server reported when it was added to the pool. */
   readonly joined: EngineInfo;
   inflight = 0;
   /** Limits on requests and tokens per minute; `null` when the specification sets none. */
   readonly limits: RateLimits | null;
+  /** Limit of the concurrent calls that follows the load of the server; `null` when the specification sets none. */
+  readonly adaptive: AdaptiveLimit | null;
   private readonly deps: MemberDeps;
   private current: Engine;
   /** Properties that the server reported when the current connection was made. */
@@ -71,19 +82,22 @@ export class Member implements Candidate {
   private wasHealthy = true;
   private needsResume = false;
   private verification: Promise<void> | null = null;
+  private cancelReading = (): void => {};
   private lastRefusal: { readonly error: FloeError; readonly untilMs: number } | null = null;
 
   constructor(engine: Engine, spec: EngineSpec, deps: MemberDeps) {
     const info = engine.info();
     this.id = info.engine_id;
     this.spec = { ...spec, engine_id: info.engine_id };
-    this.local = isLocal(info.base_url, hostNames(deps.host));
+    this.distance = isLocal(info.base_url, hostNames(deps.host)) ? 0 : distanceBetween(deps.place, spec.place);
     this.limits = spec.limits === null ? null : new RateLimits(spec.limits, deps.clock);
     this.breaker = new CircuitBreaker(deps.clock);
+    this.adaptive = spec.adaptive_concurrency === null ? null : new AdaptiveLimit(spec.adaptive_concurrency);
     this.deps = deps;
     this.joined = info;
     this.connected = info;
     this.current = engine;
+    if (this.adaptive !== null) this.readLoadLater(this.adaptive);
   }
 
   get engine(): Engine {
@@ -96,8 +110,15 @@ export class Member implements Candidate {
   }
 
   get isFull(): boolean {
+    const { maxConcurrency } = this;
+    return (maxConcurrency !== null && this.inflight >= maxConcurrency) || (this.limits?.waitMs() ?? 0) > 0;
+  }
+
+  /** Most concurrent calls at present; `null` when there is no limit. */
+  get maxConcurrency(): number | null {
     const { max_concurrency } = this.spec;
-    return (max_concurrency !== null && this.inflight >= max_concurrency) || (this.limits?.waitMs() ?? 0) > 0;
+    if (this.adaptive === null) return max_concurrency;
+    return Math.min(this.adaptive.limit, max_concurrency ?? Number.POSITIVE_INFINITY);
   }
 
   /** Whether {@link verify} must succeed before the engine is used. */
@@ -137,7 +158,8 @@ export class Member implements Candidate {
     // the engine counts as healthy.
     const healthy = this.breaker.isClosed && !this.needsVerification && (own.healthy || this.deps.connect !== null);
     const held = this.limits === null ? {} : { held_back_ms: this.limits.waitMs() };
-    return { ...own, healthy, inflight: this.inflight, ...held };
+    const adaptive = this.adaptive === null ? {} : { adaptive: this.adaptive.state() };
+    return { ...own, healthy, inflight: this.inflight, max_concurrency: this.maxConcurrency, ...held, ...adaptive };
   }
 
   recordSuccess(): void {
@@ -235,6 +257,7 @@ export class Member implements Candidate {
   /** Removes the engine. Its connection is closed when the calls in flight have ended; with `abort` these calls are aborted immediately. */
   remove(abort: boolean): void {
     this.removed = true;
+    this.cancelReading();
     const reason = new FloeError('engine_unavailable', `engine ${this.id} was deregistered`, { engine_id: this.id });
     if (abort) for (const calls of this.calls.values()) for (const call of calls) call.abort(reason);
     this.closeUnused(this.current);
@@ -244,6 +267,7 @@ export class Member implements Candidate {
   async close(): Promise<void> {
     this.removed = true;
     this.closed = true;
+    this.cancelReading();
     await Promise.all([...this.connections()].map((engine) => engine.close()));
   }
 
@@ -260,6 +284,18 @@ export class Member implements Candidate {
       this.deps.onVerificationEnd();
     });
     return this.verification;
+  }
+
+  /** Reads the load of the server at regular intervals, for as long as the engine is in the pool. */
+  private readLoadLater(adaptive: AdaptiveLimit): void {
+    this.cancelReading = this.deps.clock.schedule(LOAD_INTERVAL_MS, () => {
+      void this.metrics().then((text) => {
+        if (this.removed) return;
+        adaptive.observe(text === null ? null : loadOf(text), this.inflight);
+        this.deps.onLimitChange();
+        this.readLoadLater(adaptive);
+      });
+    });
   }
 
   private connections(): ReadonlySet<Engine> {
@@ -382,6 +418,17 @@ async function withDeadline<T>(
 export function isLocal(baseUrl: string, names: ReadonlySet<string> = hostNames(null)): boolean {
   const host = new URL(baseUrl).hostname.replace(/^\[|\]$/g, '').toLowerCase();
   return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host) || names.has(host);
+}
+
+/**
+ * Returns the distance between two different hosts. Racks of different zones may have the same name, so they are one only if the zones do not
+ * differ.
+ */
+export function distanceBetween(one: Place, other: Place): Distance {
+  const isZoneKnown = one.zone !== null && other.zone !== null;
+  if (isZoneKnown && one.zone !== other.zone) return 3;
+  if (one.rack !== null && one.rack === other.rack) return 1;
+  return isZoneKnown ? 2 : 3;
 }
 
 /** Returns the names of this host in lower case: the configured name, the host name, and the addresses of its network interfaces. */

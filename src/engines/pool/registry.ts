@@ -1,12 +1,15 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { engineIdOf } from '../../core/ids.ts';
-import type { EngineInfo, EngineLocality, EnginePolicy, EngineSpec } from '../../schema/index.ts';
+import type { EngineInfo, EngineKind, EngineLocality, EnginePolicy, EngineSpec, Place } from '../../schema/index.ts';
 import type { Engine, EngineNotice } from '../engine.ts';
 import { choicePolicy } from './choice-policies.ts';
 import { isSameSpec, mismatchOf } from './compatibility.ts';
 import { EnginePool } from './engine-pool.ts';
 import { Member } from './member.ts';
+
+/** Kinds of engines whose API has no metrics of their load. */
+const KINDS_WITHOUT_LOAD: readonly EngineKind[] = ['openai', 'tinker'];
 
 /** A registration during which the connection to the engine is still being opened. */
 type Connecting = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo> };
@@ -23,6 +26,7 @@ type RegistryDeps = {
    * when there is none.
    */
   readonly host: string | null;
+  readonly place: Place;
   readonly connect: Connect;
   /** Returns the policy version of the current weights, which is set on engines that are added or reconnected; `null` when unknown. */
   readonly policyVersion: () => string | null;
@@ -73,6 +77,10 @@ export class EngineRegistry {
     if (known !== undefined && !isSameSpec(known, spec)) throw conflictError(id);
     const member = this.byId.get(id);
     if (member !== undefined) return member.info();
+    if (spec.adaptive_concurrency !== null && KINDS_WITHOUT_LOAD.includes(spec.kind)) {
+      const message = `adaptive_concurrency: engine ${id} of kind ${spec.kind} does not report its load; set max_concurrency instead`;
+      throw new FloeError('unsupported', message, { engine_id: id, field: 'adaptive_concurrency' });
+    }
     const connecting = this.connecting.get(id) ?? { spec, info: this.connectAndAdd(spec) };
     this.connecting.set(id, connecting);
     try {
@@ -96,11 +104,12 @@ export class EngineRegistry {
         other_engine_id: other.id,
       });
     }
-    const { clock, notice, host, policyVersion, policy, locality } = this.deps;
+    const { clock, notice, host, place, policyVersion, policy, locality } = this.deps;
     const onReplaced = (member: Member, error: FloeError): void => this.removeReplaced(member, error);
     const pool = this.poolOf(spec.pool) ?? new EnginePool(choicePolicy(policy, locality), clock);
-    const onVerificationEnd = (): void => pool.serveWaiters();
-    const deps = { clock, notice, host, policyVersion, connect, onReplaced, onVerificationEnd };
+    const serveWaiters = (): void => pool.serveWaiters();
+    const events = { onReplaced, onVerificationEnd: serveWaiters, onLimitChange: serveWaiters };
+    const deps = { clock, notice, host, place, policyVersion, connect, ...events };
     const member = new Member(engine, spec, deps);
     const version = policyVersion();
     if (version !== null) engine.setPolicyVersion(version);

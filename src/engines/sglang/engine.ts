@@ -154,8 +154,9 @@ class SglangEngine implements Engine {
     this.parts.versions.assign(version);
   }
 
-  policyVersion(): Promise<string | null> {
-    return this.parts.versions.current();
+  policyVersion(): string | null | Promise<string | null> {
+    const { versions } = this.parts;
+    return versions.isCurrent ? versions.last : versions.current();
   }
 
   weightsMayHaveChanged(): void {

@@ -5,7 +5,8 @@ import { isEventStream } from '../chat/chat-stream.ts';
 import { concatIds, concatLogprobs, resumedUsage } from '../chat/reply-tokens.ts';
 import { cutAtStop } from '../chat/stop-strings.ts';
 import type { GenerateRequest, ReplyListener, SampledTokens } from '../engine.ts';
-import type { EngineServer, OpenReply } from '../engine-server.ts';
+import type { EngineServer } from '../engine-server.ts';
+import type { OpenReply } from '../http-exchange.ts';
 import { type Generated, parseGenerated, type SentIds, type TokenRequest } from './generated.ts';
 import { GeneratedStream } from './generated-stream.ts';
 import { MessageReader } from './message-reader.ts';
@@ -13,7 +14,7 @@ import type { PreviewSupport } from './preview-probe.ts';
 import { type Constraint, constraintOf } from './rendering.ts';
 import type { ParsedReply, ReplyContext } from './reply.ts';
 import { ReplyPreview } from './reply-preview.ts';
-import { GENERATE_PATH, samplingFields, TOKENS_PER_CHUNK } from './request.ts';
+import { GENERATE_PATH, IDS_PER_CHUNK, samplingFields } from './request.ts';
 import { joinedRouting } from './routing.ts';
 import type { ServerFacts } from './server-facts.ts';
 
@@ -46,12 +47,14 @@ export class TokenCalls {
   private readonly ends: TurnEnds;
   private readonly previews: PreviewSupport;
   private readonly reader: MessageReader;
+  private readonly clock: Clock;
 
   constructor(server: EngineServer, facts: ServerFacts, parsers: ParserFacts, clock: Clock) {
     this.server = server;
     this.facts = facts;
     this.ends = parsers.ends;
     this.previews = parsers.previews;
+    this.clock = clock;
     this.reader = new MessageReader(server, facts, clock);
   }
 
@@ -85,7 +88,10 @@ export class TokenCalls {
     signal: AbortSignal,
   ): Promise<TokenReply> {
     const showsText = request.tools.length === 0 || this.previews.keepsTextBeforeCalls;
-    const preview = new ReplyPreview({ reader: this.reader, request, context, listener, showsText, signal });
+    const preview = new ReplyPreview({
+      ...{ reader: this.reader, clock: this.clock },
+      ...{ request, context, listener, showsText, signal },
+    });
     const stream = new GeneratedStream(sent, context, (ids) => preview.take(ids));
     try {
       await reply.each((bytes) => stream.push(bytes));
@@ -128,7 +134,7 @@ export class TokenCalls {
       ...(maxTokens === null ? {} : { max_tokens: maxTokens }),
       ...(stop.length === 0 ? {} : { stop }),
       ...(seed === null ? {} : { seed }),
-      ...(stream && !unknownFields.has('stream_interval') ? { stream_interval: TOKENS_PER_CHUNK } : {}),
+      ...(stream && !unknownFields.has('stream_interval') ? { stream_interval: IDS_PER_CHUNK } : {}),
       logprobs: 0,
     });
     const outputs = constraint === null ? '' : `,"structured_outputs":${constraint.structuredOutputs}`;

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import type { AssistantMessage } from '../../schema/index.ts';
-import { type ComparedIds, compareIds, firstDifference, scanLogprobs } from '../chat/reply-scan.ts';
+import { type ComparedIds, compareIds, firstDifference, scanIds, scanLogprobs } from '../chat/reply-scan.ts';
 import {
   idsFrom,
   idsSchema,
@@ -74,13 +74,15 @@ type SampledFields = Pick<ReplyFields, 'responseIds' | 'logprobs' | 'versions' |
 /** Parses a whole reply of `/inference/v1/generate` with status 200. Throws `engine_error` for a reply that must not be recorded. */
 export function parseGenerated(body: Buffer, sent: SentIds, context: ReplyContext): Generated {
   const compared = compareIds(body, 'prompt_token_ids', sent.text, sent.parts);
+  const sampled = scanIds(body, 'token_ids');
   const logprobs = scanLogprobs(body);
-  const reply = parseWith(replySchema, parseReplyJson(body, compared && { ids: NO_IDS, ...compared }, logprobs));
+  const prompt = compared && { ids: NO_IDS, start: compared.start, end: compared.end };
+  const reply = parseWith(replySchema, parseReplyJson(body, prompt, logprobs, sampled));
   assertOwnReply({ id: reply.request_id, model: reply.model }, context);
   if (!showsSentPrompt(reply.prompt_token_ids, compared, sent)) assertVerifiable(reply.usage);
   const choice = reply.choices[0] as ForeignReply['choices'][number];
   return generatedOf(sent, {
-    responseIds: idsFrom(choice.token_ids, null, 'token_ids'),
+    responseIds: idsFrom(choice.token_ids, sampled, 'token_ids'),
     logprobs: logprobEntriesFrom(choice.logprobs?.content, logprobs),
     versions: choice.weight_versions,
     finishReason: choice.finish_reason,

@@ -1,4 +1,5 @@
 import { linkAbort } from '../../core/abort.ts';
+import type { Clock } from '../../core/clock.ts';
 import type { AssistantMessage } from '../../schema/index.ts';
 import { agreedBeginning, type ReplyBeginning } from '../chat/reply-beginning.ts';
 import { invalidReply } from '../chat/reply-tokens.ts';
@@ -8,16 +9,25 @@ import type { TokenRequest } from './generated.ts';
 import type { MessageReader } from './message-reader.ts';
 import type { ReplyContext } from './reply.ts';
 
-/** Minimum number of new ids between two previews. It equals the number of tokens that the engine sends in one chunk of a stream. */
+/**
+ * Minimum number of new ids between two previews once something was shown. Until then every chunk is previewed, so that the first visible
+ * text is shown as soon as it is sampled.
+ */
 const MIN_STEP_IDS = 16;
 /**
  * Share of its ids by which a reply must grow before the next preview. A preview parses all ids so far, so previews must become rarer as
  * the reply grows. With a quarter, all previews of a reply together parse about five times its ids, with each of two parsers.
  */
 const STEP_SHARE = 1 / 4;
+/**
+ * Longest time in milliseconds between two previews while ids arrive. It equals the interval of the proxy's heartbeats. It shortens the steps
+ * of replies with more than about 5,000 ids.
+ */
+const MAX_GAP_MS = 10_000;
 
 type PreviewDeps = {
   readonly reader: MessageReader;
+  readonly clock: Clock;
   readonly request: TokenRequest;
   readonly context: ReplyContext;
   readonly listener: ReplyListener;
@@ -27,8 +37,8 @@ type PreviewDeps = {
 };
 
 /**
- * Shows the beginning of a reply to a listener while the reply is sampled as ids. From time to time, two of the server's parsers convert the
- * ids so far to a message: the parser for streams, and the one that will parse the complete reply. What both agree on is shown. Failures of
+ * Shows the beginning of a reply to a listener while the reply is sampled as ids. With the first ids, and from time to time after them, two
+ * of the server's parsers convert the ids so far to a message: the parser for streams, and the one that will parse the complete reply. What both agree on is shown. Failures of
  * these requests end the preview and not the reply.
  */
 export class ReplyPreview {
@@ -38,7 +48,8 @@ export class ReplyPreview {
   private shown: ReplyBeginning = { reasoning: '', text: '' };
   private hasStarted = false;
   private isOver = false;
-  private nextAt = MIN_STEP_IDS;
+  /** Number of ids of the last preview, and the time of the monotonic clock at which it began. */
+  private last = { count: 0, ms: 0 };
   private running: Promise<void> | null = null;
 
   constructor(deps: PreviewDeps) {
@@ -53,8 +64,9 @@ export class ReplyPreview {
       this.hasStarted = true;
       this.deps.listener.started(this.deps.request.prompt.ids.length);
     }
-    if (this.isOver || this.running !== null || ids.length < this.nextAt) return;
-    this.nextAt = ids.length + Math.max(MIN_STEP_IDS, Math.ceil(ids.length * STEP_SHARE));
+    const nowMs = this.deps.clock.monotonicMs();
+    if (this.isOver || this.running !== null || !this.isDue(ids.length, nowMs)) return;
+    this.last = { count: ids.length, ms: nowMs };
     this.running = this.preview(Int32Array.from(ids)).finally(() => {
       this.running = null;
     });
@@ -76,6 +88,13 @@ export class ReplyPreview {
     if (isReasoningShown && (content ?? '').startsWith(text)) return;
     const reason = 'its complete message does not begin with the part that was streamed';
     throw invalidReply(reason, undefined, { contradicts_preview: true });
+  }
+
+  private isDue(count: number, nowMs: number): boolean {
+    const { last, shown } = this;
+    const minStep = shown.reasoning === '' && shown.text === '' ? 1 : MIN_STEP_IDS;
+    const step = Math.max(minStep, Math.ceil(last.count * STEP_SHARE));
+    return count >= last.count + step || nowMs - last.ms >= MAX_GAP_MS;
   }
 
   private async preview(ids: Int32Array): Promise<void> {

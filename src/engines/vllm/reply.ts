@@ -4,7 +4,7 @@ import type { RoutedExperts } from '../../core/reply.ts';
 import type { AssistantMessage, FinishReason, StopCause, VersionSpan } from '../../schema/index.ts';
 import { assistantMessage, toolCallsFrom, toolCallsSchema } from '../chat/messages.ts';
 import type { StreamedReply } from '../chat/reply-beginning.ts';
-import { type IdScanner, type ScannedLogprobs, scanLogprobs } from '../chat/reply-scan.ts';
+import { type IdScanner, type ScannedLogprobs, scanIds, scanLogprobs } from '../chat/reply-scan.ts';
 import {
   abortedBeforeFirstToken,
   assertIdCount,
@@ -14,6 +14,7 @@ import {
   idsFrom,
   idsSchema,
   invalidReply,
+  isLogprob,
   logprobEntriesFrom,
   logprobFrom,
   parseReplyJson,
@@ -139,7 +140,9 @@ function columnLogprob({ ids, values }: ScannedLogprobs, i: number, id: number |
   if (ids[i] !== id) {
     throw invalidReply(`logprobs.content.${i} is of ${TOKEN_ID_PREFIX}${ids[i]}, but token_ids.${i} is ${id}`);
   }
-  return logprobFrom(values[i], `logprobs.content.${i}.logprob`);
+  const value = values[i];
+  // The name of the field is made only for an error, because a reply has hundreds of values.
+  return isLogprob(value) ? value : logprobFrom(value, `logprobs.content.${i}.logprob`);
 }
 
 function entryLogprob(entry: unknown, i: number, id: number | undefined): number {
@@ -173,12 +176,13 @@ function stopOf(reason: ReplyFields['stopReason'], finish: FinishReason, ids: In
 /** Parses a chat completion of status 200 that is not streamed. Throws as {@link checkedReply} does. */
 export function parseChatReply(body: Buffer, context: ReplyContext): ParsedReply {
   const scanned = context.scanner.scan(body, 'prompt_token_ids', context.sessionId);
+  const sampled = scanIds(body, 'token_ids');
   const logprobs = scanLogprobs(body);
-  const reply = parseWith(replySchema, parseReplyJson(body, scanned, logprobs));
+  const reply = parseWith(replySchema, parseReplyJson(body, scanned, logprobs, sampled));
   assertOwnReply(reply, context);
   const [choice] = reply.choices;
   const promptIds = idsFrom(reply.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids');
-  const responseIds = idsFrom(choice.token_ids, null, 'token_ids');
+  const responseIds = idsFrom(choice.token_ids, sampled, 'token_ids');
   return checkedReply({
     promptIds,
     responseIds,

@@ -9,7 +9,14 @@ export const DERENDER_PATH = '/v1/chat/completions/derender';
  * Number of tokens per streamed chunk, on servers that support the setting; the first token is always sent immediately. One chunk per token
  * would cost several times the CPU time. At 16 tokens, text is delayed by about a third of a second, which a harness tolerates.
  */
-export const TOKENS_PER_CHUNK = 16;
+const TOKENS_PER_CHUNK = 16;
+
+/**
+ * Number of ids per streamed chunk of a reply to a prompt of ids, on servers that support the setting; the first id is always sent
+ * immediately. A reply often begins with ids that are not shown, and then the first visible one waits for the second chunk: at 4 ids and
+ * 8 ms per id at most 24 ms. `npm run bench -- streams` measures what the chunks cost.
+ */
+export const IDS_PER_CHUNK = 4;
 
 /** Request fields of chat completions that some vLLM-compatible servers refuse, and that can be left out. */
 export const OPTIONAL_CHAT_FIELDS = [

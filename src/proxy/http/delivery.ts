@@ -72,12 +72,14 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
       writer?.stop();
       stopReading?.();
       if (closed || response.destroyed || response.writableEnded) return;
-      cancelLimit = deps.clock.schedule(DELIVERY_LIMIT_MS, () => response.destroy());
       try {
         send();
       } catch (error) {
         fail(error);
       }
+      // Most replies are in the kernel's buffer by now, and need no timer.
+      if (response.socket?.writableLength === 0) return;
+      cancelLimit = deps.clock.schedule(DELIVERY_LIMIT_MS, () => response.destroy());
     };
     call.outcome.then(
       (completion) =>
@@ -100,7 +102,8 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
   });
 }
 
-function replyOf(request: CanonicalRequest, completion: Completion): CanonicalReply {
+/** Returns a recorded reply in the form that dialects encode. */
+export function replyOf(request: CanonicalRequest, completion: Completion): CanonicalReply {
   return {
     completionId: completion.completionId,
     model: request.model,

@@ -20,6 +20,7 @@ import { publishRequest } from './request-channel.ts';
 import { endAfterDraining, onResponseClosed, sendError, sendJson } from './responses.ts';
 import {
   guessedDialect,
+  keyHeadersOf,
   MAX_HEADERS,
   parseTarget,
   refuseAmbiguousFraming,
@@ -189,7 +190,7 @@ class HttpProxy implements ModelProxy {
       const target = parseTarget(request.url ?? '');
       match = matchRoute(method, target.path, request.headers);
       kind = routeKindOf(match, method);
-      const owner = this.authenticate(request, sessionKeyOf(target, request.headersDistinct));
+      const owner = this.authenticate(request, sessionKeyOf(target, keyHeadersOf(request)));
       session = owner;
       session.requests++;
       session.connections.addResponse(response);
@@ -224,7 +225,8 @@ class HttpProxy implements ModelProxy {
   ): Promise<Buffer> {
     if (kind !== 'generate' && kind !== 'count_tokens') return Buffer.alloc(0);
     const body = await readBody(request, this.deps.clock, bodyBudget);
-    return decodeBody(body, request.headers['content-encoding'], bodyBudget);
+    const encoding = request.headers['content-encoding'];
+    return encoding === undefined ? body : decodeBody(body, encoding, bodyBudget);
   }
 
   private refuse(request: IncomingMessage, response: ServerResponse, dialect: Dialect, error: FloeError): void {

@@ -5,7 +5,7 @@ import type { FloeError } from '../../core/errors.ts';
 import type { Dialect } from '../../dialects/dialect.ts';
 
 /** A function that sends the body of a response and ends the response, after the headers were written. */
-type EndResponse = (response: ServerResponse, body: Buffer) => void;
+type EndResponse = (response: ServerResponse, body: string) => void;
 
 const endWithBody: EndResponse = (response, body) => void response.end(body);
 
@@ -21,9 +21,9 @@ export function sendError(response: ServerResponse, dialect: Dialect, error: Flo
 }
 
 export function sendJson(response: ServerResponse, status: number, body: string, end = endWithBody): void {
-  const bytes = Buffer.from(body);
-  response.writeHead(status, { 'content-type': 'application/json', 'content-length': bytes.length });
-  end(response, bytes);
+  response.writeHead(status, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) });
+  // Node writes headers and body at once only when the body is a string.
+  end(response, body);
 }
 
 function retryAfterSeconds(error: FloeError): number {

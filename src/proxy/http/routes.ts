@@ -17,6 +17,8 @@ const SUSPICIOUS_PATH = /(^|\/)\.\.?(\/|$)|%2e|%2f|%5c|\\/i;
 /** Matches a path that starts with `/s/<key>`, the prefix with which a harness can send its session key in the URL. */
 const KEY_PREFIX = /^\/s\/([^/]+)(\/.*)?$/;
 
+const NO_QUERY = new URLSearchParams();
+
 export type Target = {
   /** The path as the API dialect defines it, without the session key's prefix and without the query. */
   readonly path: string;
@@ -64,8 +66,9 @@ export function parseTarget(url: string): Target {
   if (SUSPICIOUS_PATH.test(fullPath)) {
     throw new FloeError('bad_request', 'the path has dot segments or encoded separators');
   }
-  const query = new URLSearchParams(url.slice(fullPath.length));
-  const queryKeys = query.getAll('key');
+  const hasQuery = fullPath.length < url.length;
+  const query = hasQuery ? new URLSearchParams(url.slice(fullPath.length)) : NO_QUERY;
+  const queryKeys = hasQuery ? query.getAll('key') : [];
   const prefixed = KEY_PREFIX.exec(fullPath);
   if (prefixed === null) return { path: fullPath, pathKey: null, query, queryKeys };
   return { path: prefixed[2] ?? '/', pathKey: prefixed[1] ?? null, query, queryKeys };
@@ -77,18 +80,34 @@ export function parseTarget(url: string): Target {
  * of a repeated header: Node's `request.headers` drops all but the first `Authorization`.
  */
 export function sessionKeyOf(target: Target, headers: RepeatedHeaders): string | null {
-  const authorizations = new Set(headers.authorization);
-  if (authorizations.size > 1) throw new FloeError('bad_request', 'two different Authorization headers');
-  const candidates = new Set([
-    target.pathKey,
-    ...[...authorizations].map(bearerToken),
+  const { authorization: authorizations = [] } = headers;
+  if (authorizations.some((value) => value !== authorizations[0])) {
+    throw new FloeError('bad_request', 'two different Authorization headers');
+  }
+  let key = target.pathKey;
+  const candidates = [
+    ...authorizations.map(bearerToken),
     ...(headers['x-api-key'] ?? []),
     ...(headers['x-goog-api-key'] ?? []),
     ...target.queryKeys,
-  ]);
-  const [key = null, ...others] = [...candidates].filter((candidate) => candidate !== null && candidate !== '');
-  if (others.length === 0) return key;
-  throw new FloeError('bad_request', 'the request carries two different keys; send the session key everywhere');
+  ];
+  for (const candidate of candidates) {
+    if (candidate === null || candidate === '' || candidate === key) continue;
+    if (key !== null) {
+      throw new FloeError('bad_request', 'the request carries two different keys; send the session key everywhere');
+    }
+    key = candidate;
+  }
+  return key;
+}
+
+/** Headers in which clients send the session key. */
+const KEY_HEADERS = ['authorization', 'x-api-key', 'x-goog-api-key'] as const;
+
+/** Returns every value of the headers that may carry a key. Node makes the lists of all headers at once, which most requests do not need. */
+export function keyHeadersOf(request: IncomingMessage): RepeatedHeaders {
+  const { headers } = request;
+  return KEY_HEADERS.some((name) => headers[name] !== undefined) ? request.headersDistinct : {};
 }
 
 function bearerToken(authorization: string): string | null {

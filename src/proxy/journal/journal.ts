@@ -1,19 +1,22 @@
 import { mkdir, readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
+import { z } from 'zod';
 import { MIB } from '../../core/bytes.ts';
 import { type Clock, systemClock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import { nextEventLoopTurn } from '../../core/promises.ts';
 import { chooseBase, encodeCompletion } from '../../tokens/codec.ts';
 import type { Completion } from '../../tokens/completion.ts';
-import { type AppendFile, encodeFrame, type OpenAppendFile, openAppendFile } from './append-file.ts';
+import { type AppendFile, FRAME_HEADER_BYTES, framed, type OpenAppendFile, openAppendFile } from './append-file.ts';
+import { batchedFiles } from './batched-file.ts';
 import { attemptKey } from './journal-index.ts';
 
-/** Records completions durably. This interface is the part of {@link CaptureJournal} that the proxy uses. */
+/** Records completions. This interface is the part of {@link CaptureJournal} that the proxy uses. */
 export interface CompletionJournal {
   /**
-   * Records a completion. Resolves with the size of its record in bytes when it is durable. `earlier` are completions of the same attempt that are already durable; parts
-   * that the completion shares with them are written as references. Rejects with `store_unavailable`, and the completion is then not
-   * recorded.
+   * Records a completion. Resolves with the size of its record in bytes when it is as durable as the {@link JournalMode} promises.
+   * `earlier` are recorded completions of the same attempt; parts that the completion shares with them are written as references. Rejects
+   * with `store_unavailable`, and the completion is then not recorded.
    */
   append(completion: Completion, earlier: readonly Completion[]): Promise<number>;
 }
@@ -24,13 +27,30 @@ export interface CompletionJournal {
  */
 const SEGMENT_BYTES = 64 * MIB;
 
+/**
+ * Time in milliseconds for which a batch waits for further records when the batch before it had several, so that calls that end at the same
+ * time share a sync. A sync costs more CPU time than anything else in a small call.
+ */
+const GATHER_MS = 1;
+
 const SEGMENT_NAME = /^capture-(\d{8})\.log$/;
+
+/**
+ * When a completion counts as recorded. `sync`: when it is on the disk. `batched`: when the kernel has it; it is on the disk some
+ * milliseconds later, so it survives the end of the process, but perhaps not a loss of power.
+ */
+export const journalModeSchema = z.enum(['sync', 'batched']);
+export type JournalMode = z.infer<typeof journalModeSchema>;
 
 export type CaptureJournalOptions = {
   readonly segmentBytes?: number;
-  /** Opens segment files. Default: {@link openAppendFile}; tests pass another function. */
+  /** Default: `sync`. */
+  readonly mode?: JournalMode;
+  /** Opens segment files, whatever the mode. Default: the function of the mode; tests pass another one. */
   readonly openFile?: OpenAppendFile;
-  /** Called with the milliseconds that writing and syncing a batch took. Must not throw. */
+  /**
+   * Called with the milliseconds that a sync took, in mode `sync` together with the write. Must not throw.
+   */
   readonly onSync?: (tookMs: number) => void;
   /** The clock that measures the time for {@link onSync}; default: the system clock. */
   readonly clock?: Clock;
@@ -54,7 +74,7 @@ type Waiting = {
 };
 
 /**
- * The capture journal of one gateway process. It ensures that every completion is on the disk before the end of its reply leaves the proxy.
+ * The capture journal of one gateway process. It ensures that every completion is recorded before the end of its reply leaves the proxy.
  * Records of all sessions that arrive during a write are written together in the next write. Only one journal at a time may use a
  * directory.
  */
@@ -64,13 +84,15 @@ export class CaptureJournal implements CompletionJournal {
   private readonly directory: string;
   private readonly segmentBytes: number;
   private readonly openFile: OpenAppendFile;
-  private readonly onSync: (tookMs: number) => void;
+  private readonly onWrite: (tookMs: number) => void;
   private readonly clock: Clock;
   private readonly segments = new Set<Segment>();
   private active: Segment | null = null;
   private nextNumber: number;
   private waiting: Waiting[] = [];
   private writing: Promise<void> | null = null;
+  /** Whether the last batch had several records. */
+  private isGathering = false;
   private closed = false;
 
   /**
@@ -91,9 +113,10 @@ export class CaptureJournal implements CompletionJournal {
     this.earlierSegments = names.map((name) => join(directory, name));
     this.nextNumber = 1 + Number(SEGMENT_NAME.exec(names.at(-1) ?? '')?.[1] ?? 0);
     this.segmentBytes = options.segmentBytes ?? SEGMENT_BYTES;
-    this.openFile = options.openFile ?? openAppendFile;
-    this.onSync = options.onSync ?? (() => {});
-    this.clock = options.clock ?? systemClock;
+    const { mode = 'sync', onSync = () => {}, clock = systemClock } = options;
+    this.clock = clock;
+    this.openFile = options.openFile ?? (mode === 'sync' ? openAppendFile : batchedFiles({ clock, onSync }));
+    this.onWrite = mode === 'sync' ? onSync : () => {};
   }
 
   /** Total size in bytes of the segment files that this process has written and not deleted. */
@@ -105,7 +128,7 @@ export class CaptureJournal implements CompletionJournal {
 
   append(completion: Completion, earlier: readonly Completion[]): Promise<number> {
     if (this.closed) return Promise.reject(unavailable('is closed'));
-    const frame = encodeFrame(encodeCompletion(completion, chooseBase(completion, earlier)));
+    const frame = framed(encodeCompletion(completion, chooseBase(completion, earlier), FRAME_HEADER_BYTES));
     return new Promise((resolve, reject) => {
       this.waiting.push({
         frame,
@@ -142,11 +165,17 @@ export class CaptureJournal implements CompletionJournal {
     if (active !== null) await this.seal(active);
   }
 
-  /** Writes the waiting records in batches, one after another. Records that arrive while a batch is written form the next batch. */
+  /**
+   * Writes the waiting records in batches, one after another. The first batch has all records of this iteration of the event loop. Records
+   * that arrive while a batch is written form the next batch.
+   */
   private async writeWaiting(): Promise<void> {
+    await nextEventLoopTurn();
     while (this.waiting.length > 0) {
+      if (this.isGathering) await new Promise<void>((resolve) => this.clock.schedule(GATHER_MS, resolve));
       const batch = this.waiting;
       this.waiting = [];
+      this.isGathering = batch.length > 1;
       try {
         await this.write(batch);
       } catch (cause) {
@@ -169,7 +198,7 @@ export class CaptureJournal implements CompletionJournal {
     try {
       const startedMs = this.clock.monotonicMs();
       await segment.file.append(data);
-      this.onSync(this.clock.monotonicMs() - startedMs);
+      this.onWrite(this.clock.monotonicMs() - startedMs);
     } catch (error) {
       // After a failed write the content of the file is unknown, and a failed sync cannot be repeated. The next batch therefore opens a new
       // segment file.

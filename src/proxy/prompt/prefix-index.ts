@@ -22,9 +22,9 @@ export type IndexedTurn = RecordedTurn & {
 
 /**
  * A node of the {@link PrefixIndex}, which is a position in a conversation. `next` maps the JSON text of each following message to the
- * position after that message. `turns` are the replies that were sampled at this position.
+ * position after that message; `null` when no message follows. `turns` are the replies that were sampled at this position.
  */
-type PrefixNode = { readonly next: Map<string, PrefixNode>; readonly turns: IndexedTurn[] };
+type PrefixNode = { next: Map<string, PrefixNode> | null; readonly turns: IndexedTurn[] };
 
 /** A recorded turn that was found in a request's history: the `count` messages from index `at` have the content of `turn`. */
 export type MatchedTurn = {
@@ -111,6 +111,7 @@ export class PrefixIndex {
     thread.latestTools = request.toolsText;
     let node = last?.turn.after ?? childOf(thread.byTools, request.toolsText);
     for (let at = endOf(last); at < request.messageTexts.length; at++) {
+      node.next ??= new Map();
       node = childOf(node.next, request.messageTexts[at] as string);
     }
     node.turns.push({ ...recorded, used: false, after: newNode() });
@@ -127,7 +128,7 @@ export class PrefixIndex {
       let { node, at } = visit;
       for (; at < messages.length; at++) {
         const turns = node.turns.length === 0 ? [] : this.turnsAt(node, messages, at, claimed);
-        const next = node.next.get(messageTexts[at] as string);
+        const next = node.next?.get(messageTexts[at] as string);
         if (turns.length > 0) {
           if (next !== undefined) open.push({ node: next, at: at + 1, matched: visit.matched });
           for (const { turn, count } of turns.reverse()) {
@@ -194,7 +195,7 @@ function addNames(named: Set<string>, message: AssistantMessage, claimed: string
 }
 
 function newNode(): PrefixNode {
-  return { next: new Map(), turns: [] };
+  return { next: null, turns: [] };
 }
 
 function childOf(children: Map<string, PrefixNode>, text: string): PrefixNode {

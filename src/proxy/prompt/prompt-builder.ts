@@ -37,6 +37,8 @@ export type PromptInput = {
   readonly texts: readonly string[];
   /** The prompt as token ids; `null` when the engine renders the messages itself. */
   readonly built: BuiltPrompt | null;
+  /** Why the engine rendered the whole prompt; `null` when the prompt begins with the token ids of a recorded turn. */
+  readonly because: RenderReason | null;
 };
 
 export type BuiltPrompt = {
@@ -111,16 +113,17 @@ export class PromptBuilder {
    */
   async build(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<PromptInput> {
     await this.engines.ready(names, signal);
-    const { template, ...pool } = this.engines.modeOf(this.engine.pool, this.engine.mode);
+    const { template, mode: poolMode } = this.engines.modeOf(names.pool, this.engine.mode);
     const texts = this.textsOf(call);
-    const mode = effectiveMode(pool.mode, call);
+    const mode = effectiveMode(poolMode, call);
     const built = mode === 'tokens' ? await this.promptOf({ ...call, names, texts, template }, signal) : null;
-    return { mode, fingerprint: template.fingerprint, texts, built };
+    const because = built === null ? (poolMode === 'tokens' ? 'images' : 'chat_mode') : built.because;
+    return { mode, fingerprint: template.fingerprint, texts, built, because };
   }
 
   /** Returns the length of the prompt in tokens; `null` when the engine must count it. Rejects as {@link build} does. */
   async count(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<number | null> {
-    const { mode, template } = this.engines.modeOf(this.engine.pool, this.engine.mode);
+    const { mode, template } = this.engines.modeOf(names.pool, this.engine.mode);
     if (effectiveMode(mode, call) !== 'tokens') return null;
     const { onto, added } = await this.partsOf({ ...call, names, texts: this.textsOf(call), template }, signal);
     return added.reduce((sum, { length }) => sum + length, onto?.turn.completion.promptIds.length ?? 0);
@@ -131,13 +134,13 @@ export class PromptBuilder {
     return this.messages.texts(request.messages, request.messageTexts, match.last);
   }
 
-  captureOf({ mode, built }: PromptInput, reply: GenerateReply): Capture {
+  captureOf({ mode, built, because }: PromptInput, reply: GenerateReply): Capture {
     return {
       mode,
       logprobs_mode: reply.logprobsMode,
       thinking_retention: mode === 'tokens' ? this.engine.thinking_retention : 'template',
       spliced_onto: built?.onto?.turn.completion.completionId ?? null,
-      rendered_because: built === null ? 'chat_mode' : built.because,
+      rendered_because: because,
     };
   }
 

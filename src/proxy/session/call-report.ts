@@ -5,13 +5,14 @@ import type { Completion } from '../../tokens/completion.ts';
 import type { CallObserver, CallParts } from './call.ts';
 import type { AttemptSpec } from './engine-request.ts';
 
-/** Starts the tracing span of a model call. */
+/** Starts the tracing span of a model call, which engines of `pool` answer. */
 export function spanOf(
   spec: AttemptSpec & { readonly span?: Span },
   { completionId, dialect, request }: CallParts,
+  pool: string,
 ): Span {
-  const { sessionId, attempt, engine, span = NO_SPAN } = spec;
-  const call = { completion_id: completionId, dialect: dialect.name, call_kind: request.callKind, pool: engine.pool };
+  const { sessionId, attempt, span = NO_SPAN } = spec;
+  const call = { completion_id: completionId, dialect: dialect.name, call_kind: request.callKind, pool };
   return span.child('model_call', { session_id: sessionId, attempt, ...call }, 'client');
 }
 

@@ -25,12 +25,16 @@ export type CallParts = {
 };
 
 /**
- * Returns the request without its map `claimedCompletions`. The keys of that map are message objects of this request, whereas the recorded
- * request may contain equal message objects of an earlier request.
+ * Returns the request with the messages and tools of its record, and without its map `claimedCompletions`, whose keys are message objects of
+ * the request, whereas the record may contain equal objects of an earlier request.
  */
-export function withoutClaims(request: CanonicalRequest): CanonicalRequest {
+export function withoutClaims(
+  request: CanonicalRequest,
+  { messages, tools }: Pick<CanonicalRequest, 'messages' | 'tools'>,
+): CanonicalRequest {
+  if (request.claimedCompletions === undefined) return { ...request, messages, tools };
   const { claimedCompletions: _, ...rest } = request;
-  return rest;
+  return { ...rest, messages, tools };
 }
 
 /** A model call that has ended, or that was refused before it began. */

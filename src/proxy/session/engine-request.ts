@@ -1,8 +1,10 @@
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
 import { constraintKindOf } from '../../engines/constraint.ts';
-import type { GenerateRequest, PromptIds } from '../../engines/engine.ts';
+import type { CallContext, GenerateRequest, PromptIds, ReplyListener } from '../../engines/engine.ts';
 import type { Sampling, TaskEngine } from '../../schema/index.ts';
 import type { CompletionRequest } from '../../tokens/completion.ts';
+import type { ImageUrls } from '../../tokens/images.ts';
+import type { RequestTexts } from './request-memory.ts';
 
 /**
  * Distance between the seeds of two consecutive calls of a session. It equals the maximum `num_samples` of a task, so that calls of
@@ -40,30 +42,45 @@ export function effectiveSampling(spec: AttemptSpec, request: CanonicalRequest, 
 }
 
 /**
- * Returns the sampling fields and constraints that the harness requested, for the completion record. The engine may be called with other
- * sampling parameters, which {@link effectiveSampling} determines.
+ * Returns the part of the completion record that states what the harness requested. `sampling` are the parameters with which the engine is
+ * called, which {@link effectiveSampling} determines.
  */
-export function requestedFields(
-  request: CanonicalRequest,
-): Pick<CompletionRequest, 'samplingAsked' | 'toolChoice' | 'parallelToolCalls' | 'constraint' | 'adjusted'> {
-  const { samplingAsked, toolChoice, parallelToolCalls, tools, adjusted } = request;
-  const constraint = constraintKindOf({ tools, toolChoice, responseFormat: samplingAsked.response_format ?? null });
-  return { samplingAsked, toolChoice, parallelToolCalls, constraint, adjusted };
+export function recordedRequest(
+  { samplingAsked, toolChoice, parallelToolCalls, tools, adjusted }: CanonicalRequest,
+  texts: RequestTexts,
+  images: ImageUrls,
+  sampling: Sampling,
+): CompletionRequest {
+  return {
+    messages: texts.messages,
+    messageTexts: texts.messageTexts,
+    tools: texts.tools,
+    toolsText: texts.toolsText,
+    images,
+    samplingAsked,
+    toolChoice,
+    parallelToolCalls,
+    constraint: constraintKindOf({ tools, toolChoice, responseFormat: samplingAsked.response_format ?? null }),
+    adjusted,
+    sampling,
+  };
 }
 
 /** Creates the request to an engine. When `prompt` is `null`, the engine renders `messageTexts` itself. */
 export function engineRequest(
-  completionId: string,
-  { sessionId, engine }: AttemptSpec,
+  { completionId, sessionId, pool, traceparent }: CallContext,
   request: CanonicalRequest,
   recorded: CompletionRequest,
   messageTexts: readonly string[],
   prompt: PromptIds | null,
+  listener?: ReplyListener,
 ): GenerateRequest {
   return {
     completionId,
     sessionId,
-    pool: engine.pool,
+    pool,
+    traceparent,
+    listener,
     messageTexts,
     tools: recorded.tools,
     toolsText: recorded.toolsText,

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { FloeError } from '../../core/errors.ts';
 
 /**
@@ -56,5 +56,5 @@ export class KeyRing<Holder> {
 }
 
 function digestOf(key: string): string {
-  return createHash('sha256').update(key).digest('base64');
+  return hash('sha256', key, 'base64');
 }

@@ -1,4 +1,4 @@
-import { createHash, webcrypto } from 'node:crypto';
+import { hash, webcrypto } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
 import { KIB } from '../../core/bytes.ts';
 import { headerOf } from '../../dialects/call-kinds/harness-rules.ts';
@@ -41,25 +41,26 @@ export async function requestIdentity(dialect: Dialect, context: CallContext, bo
   const { headers, query, callRules, model, stream } = context;
   const key = idempotencyKeyOf(headers);
   const thread = threadKeyOf(callRules, headers);
-  const outside = JSON.stringify([dialect.name, thread, model, stream, query.get('alt'), key]);
-  const digest = createHash('sha256')
-    .update(outside)
-    .update(await bodyDigest(body))
-    .digest('base64');
-  return { digest, isRetry: key !== null || isRetryCounted(headers) };
+  const ofBody = body.length < MIN_THREADED_BYTES ? hash('sha256', body, 'base64') : await digestInThread(body);
+  const outside = JSON.stringify([dialect.name, thread, model, stream, query.get('alt'), key, ofBody]);
+  return { digest: hash('sha256', outside, 'base64'), isRetry: key !== null || isRetryCounted(headers) };
 }
 
-async function bodyDigest(body: Buffer): Promise<Buffer> {
-  if (body.length < MIN_THREADED_BYTES) return createHash('sha256').update(body).digest();
-  return Buffer.from(await webcrypto.subtle.digest('SHA-256', body));
+async function digestInThread(body: Buffer): Promise<string> {
+  return Buffer.from(await webcrypto.subtle.digest('SHA-256', body)).toString('base64');
 }
 
 function idempotencyKeyOf(headers: Headers): string | null {
-  return IDEMPOTENCY_HEADERS.map((name) => headerOf(headers, name)).find((key) => key !== null) ?? null;
+  for (const name of IDEMPOTENCY_HEADERS) {
+    const key = headerOf(headers, name);
+    if (key !== null) return key;
+  }
+  return null;
 }
 
 function isRetryCounted(headers: Headers): boolean {
-  return /^0*[1-9][0-9]*$/.test(headerOf(headers, RETRY_COUNT_HEADER) ?? '');
+  const count = headerOf(headers, RETRY_COUNT_HEADER);
+  return count !== null && /^0*[1-9][0-9]*$/.test(count);
 }
 
 /**

@@ -113,13 +113,12 @@ export function sameJson(a: unknown, b: unknown): boolean {
     return true;
   }
   if (Array.isArray(b)) return false;
-  const keys = Object.keys(a);
-  const others = Object.keys(b);
-  if (keys.length !== others.length) return false;
-  for (let i = 0; i < keys.length; i++) {
-    const key = keys[i] as string;
-    if (key !== others[i]) return false;
+  const keys = Object.keys(b);
+  let count = 0;
+  // Unlike `Object.keys`, the loop makes no list of the keys.
+  for (const key in a) {
+    if (key !== keys[count++]) return false;
     if (!sameJson((a as Record<string, unknown>)[key], (b as Record<string, unknown>)[key])) return false;
   }
-  return true;
+  return count === keys.length;
 }

@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import type { ChatMessage } from '../../schema/index.ts';
-import { type ImageUrls, imageReference, referencesIn, withImageUrls } from '../../tokens/images.ts';
+import { type ImageUrls, imageReference, NO_IMAGES, referencesIn, withImageUrls } from '../../tokens/images.ts';
 
 /** The messages of a request with references in the place of images, and these references. */
 export type HeldImages = { readonly messages: readonly ChatMessage[]; readonly references: ReadonlySet<string> };
@@ -41,6 +41,7 @@ export class SessionImages {
 
   /** Returns the images of a request that no recorded completion contains. */
   unrecorded({ references }: HeldImages): ImageUrls {
+    if (references.size === 0) return NO_IMAGES;
     const images = [...references].map((reference) => [reference, this.imageOf(reference)] as const);
     return new Map(images.filter(([, image]) => !image.isRecorded).map(([reference, { url }]) => [reference, url]));
   }
@@ -60,7 +61,7 @@ export class SessionImages {
   }
 
   private withReferences(message: ChatMessage): ChatMessage {
-    if (this.converted.has(message)) return message;
+    if (typeof message.content !== 'object' || this.converted.has(message)) return message;
     const converted = withImageUrls(message, (url) => {
       const reference = imageReference(url);
       if (reference === null) return url;

@@ -6,9 +6,9 @@ import type { Span } from '../../core/tracing.ts';
 import { resendsUnusedReplies } from '../../dialects/call-kinds/label.ts';
 import { MAIN_THREAD } from '../../dialects/call-kinds/prompt-view.ts';
 import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
-import type { CallContext, ReplyListener } from '../../engines/engine.ts';
+import type { ReplyListener } from '../../engines/engine.ts';
 import type { EnginePools } from '../../engines/pool/engine-pools.ts';
-import type { CallRules, ChatMessage, Sampling } from '../../schema/index.ts';
+import type { AssistantMessage, CallRules, ChatMessage, Sampling } from '../../schema/index.ts';
 import type { Completion, CompletionRequest } from '../../tokens/completion.ts';
 import { NO_IMAGES } from '../../tokens/images.ts';
 import { BodyBudget } from '../http/body.ts';
@@ -21,13 +21,14 @@ import { Call, type CallObserver, type CallParts, type StreamedReply, withoutCla
 import { CallFailures } from './call-failures.ts';
 import { reportEnd, spanOf } from './call-report.ts';
 import { completionOf, isAuxiliary } from './completion-record.ts';
-import { type AttemptSpec, effectiveSampling, engineRequest, requestedFields } from './engine-request.ts';
+import { type AttemptSpec, effectiveSampling, engineRequest, recordedRequest } from './engine-request.ts';
 import { withPreviousResponse } from './previous-response.ts';
 import { RecordLimit } from './record-limit.ts';
 import { RepeatedRequests, type RequestIdentity } from './repeated-requests.ts';
 import { refuseCostlySampling, refuseModel } from './request-limits.ts';
 import { RequestMemory } from './request-memory.ts';
 import { type HeldImages, SessionImages } from './session-images.ts';
+import { ThreadPools } from './thread-pools.ts';
 import { TurnLimit } from './turn-limit.ts';
 
 /**
@@ -55,8 +56,8 @@ export type ProxySessionSpec = AttemptSpec & {
   readonly maxRecordedBytes?: number;
   /** Called once, when a request is refused because of {@link maxRecordedBytes}. Must not throw. */
   readonly onRecordLimit?: () => void;
-  /** Called after every recorded completion, with the totals of the session so far. Must not throw. */
-  readonly onProgress?: (completionCount: number, sampledTokens: number) => void;
+  /** Called after every recorded completion, with the totals of the session so far and the newest reply. Must not throw. */
+  readonly onProgress?: (completionCount: number, sampledTokens: number, reply: AssistantMessage) => void;
   /** Called when a model call begins or ends, and for every streamed delta. Must not throw. */
   readonly onActivity?: () => void;
   /** Parent of the tracing spans of the session's model calls. Default: no parent. */
@@ -81,6 +82,7 @@ export type SessionDeps = {
 /** A model call that has begun, with the recorded turn that it continues and the images of its request. */
 type StartedCall = {
   readonly parts: CallParts;
+  readonly pool: string;
   readonly pending: PendingCall;
   readonly images: HeldImages;
   readonly span: Span;
@@ -107,6 +109,7 @@ export class ProxySession {
   private readonly recordLimit: RecordLimit;
   private readonly prompts: PromptBuilder;
   private readonly turnLimit: TurnLimit;
+  private readonly pools: ThreadPools;
   private runningCounts = 0;
   private nextIndex = 0;
   private closedBy: FloeError | null = null;
@@ -117,6 +120,7 @@ export class ProxySession {
     this.deps = deps;
     const { engines, suffixes, clock } = deps;
     this.connections = new SessionConnections(spec.socketPath, clock);
+    this.pools = new ThreadPools(spec.engine);
     this.prompts = new PromptBuilder(spec.engine, engines, suffixes, {
       recorded: (id) => this.byId.get(id) ?? null,
       imageUrl: (reference) => this.images.urlOf(reference),
@@ -181,7 +185,7 @@ export class ProxySession {
    * Starts a model call. Throws `session_closed` after the session has ended, `overloaded` when too many calls are running, `turn_limit`
    * when the agent has used up its turns, and `record_limit` when it has used up the maximum size of its record. Throws `not_found` for a
    * model that the session does not serve, and `schema_violation` when the request refers to an unknown previous response or has costly
-   * sampling parameters.
+   * sampling parameters. Throws `unsupported` and `conflict` for an engine pool, as {@link ThreadPools.of} does.
    */
   begin(identity: RequestIdentity, dialect: Dialect, received: CanonicalRequest): Call {
     this.refuseWhenClosed();
@@ -192,6 +196,7 @@ export class ProxySession {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} model calls running`);
     }
     const { clock, abandonGraceMs } = this.deps;
+    const pool = this.pools.of(received);
     const request = withPreviousResponse(received, (id) => this.sentReply(id));
     const images = this.images.hold(request.messages);
     const recorded = this.requestOf(request, images, effectiveSampling(this.spec, request, this.nextIndex));
@@ -204,14 +209,14 @@ export class ProxySession {
       timestampMs: clock.nowMs(),
       dialect,
       // The call stores the message objects of `recorded`, which consecutive turns share, so that the copies in `request` can be freed.
-      request: withoutClaims({ ...request, messages: recorded.messages, tools: recorded.tools }),
+      request: withoutClaims(request, recorded),
     };
     const pending = this.locate(request, recorded);
     this.abandoned.checkRequest(recorded.messages, this.recorded);
     for (const used of this.prompts.markUsed(pending)) this.abandoned.markUsed(used);
-    const span = spanOf(this.spec, parts);
+    const span = spanOf(this.spec, parts, pool);
     const call = new Call(parts, clock, abandonGraceMs, (signal, reply) =>
-      this.run({ parts, pending, images, span }, signal, reply).finally(release),
+      this.run({ parts, pool, pending, images, span }, signal, reply).finally(release),
     );
     const unused = this.repeated.add(identity, call);
     if (unused !== null) this.abandoned.addRetried(unused);
@@ -227,16 +232,17 @@ export class ProxySession {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} prompts being counted`);
     }
     const id = newId('cnt', this.deps.clock);
+    const names = { completionId: id, sessionId: this.spec.sessionId, pool: this.pools.of(received) };
     const request = withPreviousResponse(received, (completionId) => this.sentReply(completionId));
     const images = this.images.hold(request.messages);
     const recorded = this.requestOf(request, images, effectiveSampling(this.spec, request, this.nextIndex));
     const pending = this.locate(request, recorded);
     this.runningCounts++;
     try {
-      const length = await this.prompts.count(this.namesOf(id), pending, signal);
+      const length = await this.prompts.count(names, pending, signal);
       if (length !== null) return length;
       const texts = this.prompts.textsOf(pending);
-      return await this.deps.engines.countTokens(engineRequest(id, this.spec, request, recorded, texts, null), signal);
+      return await this.deps.engines.countTokens(engineRequest(names, request, recorded, texts, null), signal);
     } finally {
       this.images.release(images);
       this.runningCounts--;
@@ -317,27 +323,27 @@ export class ProxySession {
 
   /** Runs a model call: builds the prompt, lets an engine sample the reply, and records the completion. */
   private async run(
-    { parts, pending, images: held, span: { traceparent } }: StartedCall,
+    { parts, pool, pending, images: held, span: { traceparent } }: StartedCall,
     signal: AbortSignal,
     partial: StreamedReply | null,
   ): Promise<Completion> {
     const { completionId } = parts;
     const { request: recorded, thread } = pending;
     onAbort(signal, () => this.recordEngineFailure(parts));
-    const input = await this.prompts.build({ ...this.namesOf(completionId), traceparent }, pending, signal);
+    const names = { completionId, sessionId: this.spec.sessionId, pool, traceparent };
+    const input = await this.prompts.build(names, pending, signal);
     const prompt = input.built?.prompt ?? null;
-    const request = engineRequest(completionId, this.spec, parts.request, recorded, input.texts, prompt);
-    const pooled = await this.deps.engines.generate(
-      { ...request, traceparent, listener: this.listenerOf(partial) },
-      signal,
-    );
+    const listener = this.listenerOf(partial);
+    const request = engineRequest(names, parts.request, recorded, input.texts, prompt, listener);
+    const pooled = await this.deps.engines.generate(request, signal);
     const { reply, engineId } = pooled;
     const promptIds =
       prompt === null ? this.memory.prompt(thread, reply.promptIds) : verifiedPrompt(prompt, reply, engineId);
     const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;
     const capture = this.prompts.captureOf(input, reply);
     const images = this.images.unrecorded(held);
-    const completion = completionOf(this.spec, parts, { ...recorded, images }, pooled, capture, promptIds, totalMs);
+    const withImages = images.size === 0 ? recorded : { ...recorded, images };
+    const completion = completionOf(this.spec, parts, withImages, pooled, capture, promptIds, totalMs);
     const recordBytes = await this.deps.journal.append(completion, this.recorded);
     this.images.markRecorded(images);
     this.recordLimit.add(recorded, recordBytes);
@@ -345,7 +351,7 @@ export class ProxySession {
     this.byId.set(completionId, completion);
     this.prompts.add(completion, pending, input);
     this.sampledTokens += completion.responseIds.length;
-    this.spec.onProgress?.(this.completionCount, this.sampledTokens);
+    this.spec.onProgress?.(this.completionCount, this.sampledTokens, completion.message);
     if (completion.finishReason === 'abort') {
       throw new FloeError('engine_error', `engine ${engineId} broke off the reply`, { engine_id: engineId });
     }
@@ -381,10 +387,6 @@ export class ProxySession {
     return this.prompts.locate(thread, recorded, (index) => claimedCompletions?.get(messages[index] as ChatMessage));
   }
 
-  private namesOf(completionId: string): CallContext {
-    return { completionId, sessionId: this.spec.sessionId, pool: this.spec.engine.pool };
-  }
-
   /** Reserves space for a request in the record. Returns a function that releases it and the images. Throws when the request is refused. */
   private reserve(recorded: CompletionRequest, images: HeldImages): () => void {
     try {
@@ -400,12 +402,8 @@ export class ProxySession {
   }
 
   private requestOf(request: CanonicalRequest, { messages }: HeldImages, sampling: Sampling): CompletionRequest {
-    return {
-      ...this.memory.request(request.thread, messages, request.tools),
-      // The completion gets its images when it is recorded, because another call may record them first.
-      images: NO_IMAGES,
-      ...requestedFields(request),
-      sampling,
-    };
+    const texts = this.memory.request(request.thread, messages, request.tools);
+    // The completion gets its images when it is recorded, because another call may record them first.
+    return recordedRequest(request, texts, NO_IMAGES, sampling);
   }
 }

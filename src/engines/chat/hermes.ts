@@ -1,5 +1,6 @@
-import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
-import { assistantMessage, contentWithCalls } from '../chat/messages.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { AssistantMessage, EngineSpec, ToolCall } from '../../schema/index.ts';
+import { assistantMessage, contentWithCalls } from './messages.ts';
 
 const THINK_OPEN = '<think>';
 const THINK_CLOSE = '</think>';
@@ -153,4 +154,43 @@ function trimmedEnd(text: string, end: number): number {
   let at = end;
   while (at > 0 && ' \n\r\t'.includes(text[at - 1] as string)) at--;
   return at;
+}
+
+/** Which parts of a reply floe itself parses, because the engine returns them as text. */
+export type OwnParsers = { readonly hasThinking: boolean; readonly hasCalls: boolean };
+
+/**
+ * Decides which parts of replies {@link parseHermes} searches for. `template` is the engine's chat template. Throws `unsupported` when
+ * `spec` names a parser that floe does not have.
+ */
+export function ownParsers(spec: EngineSpec, template: string): OwnParsers {
+  const { kind, tool_parser, reasoning_parser } = spec;
+  return {
+    hasCalls: isParserUsed({ kind, field: 'tool_parser', known: 'hermes' }, tool_parser, template.includes(CALL_OPEN)),
+    hasThinking: isParserUsed(
+      { kind, field: 'reasoning_parser', known: 'qwen3' },
+      reasoning_parser,
+      template.includes(THINK_CLOSE),
+    ),
+  };
+}
+
+/** The setting `field` of an engine of this kind, and the only parser that it may name. */
+type ParserSetting = { readonly kind: string; readonly field: string; readonly known: string };
+
+/**
+ * Whether a parser is used. When `configured` is `null`, the result is `isInTemplate`, which states whether the chat template contains the
+ * tag of the format. Throws `unsupported` for a parser other than the known one.
+ */
+function isParserUsed(
+  { kind, field, known }: ParserSetting,
+  configured: string | null,
+  isInTemplate: boolean,
+): boolean {
+  if (configured === null) return isInTemplate;
+  if (configured === known) return true;
+  throw new FloeError(
+    'unsupported',
+    `${field} ${JSON.stringify(configured)} for an engine of kind ${kind}; the only one is ${known}, or null to let its template decide`,
+  );
 }
