@@ -43,6 +43,8 @@ export type HarnessDefinition<Settings> = {
   inImage?(settings: Settings): boolean;
   /** Checks rules that combine the agent's fields and settings. Calls `refuseAgent` for an agent that the harness cannot run. */
   check?(agent: AgentSpec, settings: Settings): void;
+  /** Whether the agent runs on the node instead of in the sandbox; default: false. */
+  readonly runsOnNode?: true;
   launch(context: CheckedContext<Settings>): Launch;
   judge(report: HarnessReport): HarnessVerdict;
 };
@@ -59,6 +61,7 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
     features,
     install,
     inImage,
+    runsOnNode: definition.runsOnNode ?? false,
     checkAgent(agent) {
       const settings = settingsOf(agent);
       refuseDialect(name, dialects, agent);

@@ -30,6 +30,11 @@ export type Launch = {
   /** The command to run, as a shell command or an argument list. It must contain neither secrets nor the task's instruction. */
   readonly command: string | readonly string[];
   readonly stdin?: string | undefined;
+  /**
+   * Directory in the sandbox that is a mailbox of model calls. The command then has no way to the proxy. Default: none, and the command
+   * reaches the proxy over HTTP.
+   */
+  readonly mailbox?: string;
 };
 
 /** Exit code, output and number of model calls of a finished run, from which an adapter judges the run. */
@@ -65,6 +70,8 @@ export interface HarnessAdapter {
   readonly install: HarnessInstall | null;
   /** Whether the agent's settings name a program in the task's image, so that the node needs no installation. */
   inImage(agent: AgentSpec): boolean;
+  /** Whether the agent runs on the node instead of in the sandbox. Such a harness has no command, and `launch` throws. */
+  readonly runsOnNode: boolean;
   checkAgent(agent: AgentSpec): void;
   launch(context: LaunchContext): Launch;
   judge(report: HarnessReport): HarnessVerdict;

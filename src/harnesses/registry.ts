@@ -1,6 +1,7 @@
 import { FloeError } from '../core/errors.ts';
 import { claudeCodeHarness } from './claude-code.ts';
 import { codexHarness } from './codex.ts';
+import { floeHarness } from './floe.ts';
 import { geminiCliHarness } from './gemini-cli.ts';
 import type { HarnessAdapter } from './harness.ts';
 import { miniSweAgentHarness } from './mini-swe-agent.ts';
@@ -15,6 +16,7 @@ export function harnessRegistry(): Map<string, HarnessAdapter> {
   const adapters: readonly HarnessAdapter[] = [
     claudeCodeHarness,
     codexHarness,
+    floeHarness,
     geminiCliHarness,
     miniSweAgentHarness,
     opencodeHarness,

@@ -1,8 +1,16 @@
 import { z } from 'zod';
 import { defineHarness } from './define.ts';
+import { mailboxClients } from './mailbox-clients.ts';
 import { exitFailure } from './report.ts';
 
-const settingsSchema = z.strictObject({});
+const settingsSchema = z.strictObject({
+  mailbox: z
+    .boolean()
+    .default(false)
+    .describe(
+      'whether the command calls its model through files in the directory `$FLOE_MAILBOX` instead of over HTTP',
+    ),
+});
 
 /**
  * Adapter that runs any shell command as an agent: `/bin/sh -c` runs the command in `agent.custom_shell`. The command receives the
@@ -14,11 +22,13 @@ export const shellHarness = defineHarness({
   features: ['custom_shell'],
   install: null,
   settings: settingsSchema,
-  launch({ agent, instruction, paths }) {
+  launch({ agent, instruction, paths, settings }) {
+    const mailbox = `${paths.home}/.floe/mailbox`;
     const instructionFile = `${paths.home}/.floe/instruction.txt`;
     return {
-      files: [{ path: instructionFile, content: instruction }],
-      env: { FLOE_INSTRUCTION_FILE: instructionFile },
+      files: [{ path: instructionFile, content: instruction }, ...(settings.mailbox ? mailboxClients(mailbox) : [])],
+      env: { FLOE_INSTRUCTION_FILE: instructionFile, ...(settings.mailbox ? { FLOE_MAILBOX: mailbox } : {}) },
+      ...(settings.mailbox ? { mailbox } : {}),
       command: agent.custom_shell ?? '',
       stdin: instruction,
     };

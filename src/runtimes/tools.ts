@@ -91,6 +91,59 @@ export type PythonResult = RunResult & {
   readonly omitted: number;
 };
 
+export type BrowserOptions = {
+  /** The browser: a path, or a name that is searched in `PATH`; default: the first of the usual names of Chromium that exists. */
+  readonly program?: string | undefined;
+};
+
+/** Where an action happens: a point in pixels from the top left corner of the visible part of the page, or the number of an element. */
+export type BrowserPlace = { readonly x: number; readonly y: number } | { readonly element: number };
+
+/** What a browser is to do. */
+export type BrowserAction =
+  | { readonly action: 'screenshot' }
+  /** Opens an address: `http`, `https`, `file`, `data` or `about`. */
+  | { readonly action: 'goto'; readonly url: string }
+  /** Clicks with the left button. */
+  | { readonly action: 'click'; readonly place: BrowserPlace; readonly count: 1 | 2 }
+  /** Types into what has the focus, or into what is at a place. In a list of options, chooses the option with this name. */
+  | { readonly action: 'type'; readonly text: string; readonly place: BrowserPlace | null }
+  /** Presses a key, such as `Enter` or `ctrl+a`. */
+  | { readonly action: 'key'; readonly keys: string }
+  /** Scrolls by pixels, with the pointer at a place; `null` for the middle of the screen. */
+  | { readonly action: 'scroll'; readonly place: BrowserPlace | null; readonly dx: number; readonly dy: number }
+  | { readonly action: 'wait'; readonly ms: number };
+
+/** One run of a browser, which is given as JSON. All but the action is the same for all runs of a session. */
+export type BrowserRequest = {
+  readonly action: BrowserAction;
+  /** Size of the visible part of pages in pixels. */
+  readonly screen: { readonly width: number; readonly height: number };
+  /** Whether pages come only from the sandbox itself, although its network may reach more. */
+  readonly isLocal: boolean;
+  /** Whether addresses of files of the sandbox can be opened. */
+  readonly opensFiles: boolean;
+  /** How the page is shown after the action. */
+  readonly views: { readonly image: boolean; readonly text: boolean };
+  /** Maximum time in milliseconds that the run waits for a page to load, and to respond. */
+  readonly loadMs: number;
+};
+
+/** The page after an action. */
+export type BrowserView = {
+  /** Title, address, notes, and with the view `text` the page with numbered elements. */
+  readonly text: string;
+  /** The visible part of the page in base64; `null` without the view `image`, or when there is no page. */
+  readonly image: { readonly type: 'image/png' | 'image/jpeg'; readonly data: string } | null;
+  /** Whether the action failed; `text` says why. */
+  readonly failed: boolean;
+};
+
+export type BrowserResult = RunResult & {
+  /** `null` when the process ended during the run. */
+  readonly view: BrowserView | null;
+};
+
 /** A process that keeps its state between runs. Runs one piece of code at a time, and rejects others with a {@link ToolError} (`busy`). */
 export interface ToolProcess<Result> {
   /**
@@ -146,7 +199,7 @@ export type DirectoryListing = {
 };
 
 /**
- * Tools in a sandbox: shells and Python processes that keep their state, and operations on files. All share one connection, so that an
+ * Tools in a sandbox: shells, Python processes and browsers that keep their state, and operations on files. All share one connection, so that an
  * action starts no process and opens no connection. Paths may be relative to the workdir. Operations reject with a {@link ToolError}, with
  * `runtime_failed` when the sandbox has ended, or with the reason of `signal`.
  */
@@ -155,12 +208,14 @@ export interface RuntimeTools {
   shell(options?: ShellOptions): ToolProcess<ShellResult>;
   /** Opens a Python process, which is started by the first run: IPython where it is installed, and a simple interpreter otherwise. */
   python(options?: PythonOptions): ToolProcess<PythonResult>;
+  /** Opens a browser, which is started by the first run. Each run is a {@link BrowserRequest} as JSON. Needs Chromium in the sandbox. */
+  browser(options?: BrowserOptions): ToolProcess<BrowserResult>;
   readFile(path: string, options: ReadOptions, signal: AbortSignal): Promise<FileText>;
   /** Creates a file or replaces its content, and creates missing parent directories. */
   writeFile(path: string, content: string | Buffer, signal: AbortSignal): Promise<void>;
   /** Replaces text of a file that occurs exactly once. Resolves with the number of replacements. */
   editFile(path: string, edit: FileEdit, signal: AbortSignal): Promise<number>;
   list(path: string, signal: AbortSignal): Promise<DirectoryListing>;
-  /** Ends all shells and Python processes and everything that they started. May be called twice; never rejects. */
+  /** Ends all shells, Python processes and browsers and everything that they started. May be called twice; never rejects. */
   close(): Promise<void>;
 }

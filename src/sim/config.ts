@@ -3,6 +3,9 @@ import { faultSchema } from './faults.ts';
 import { scenarioListSchema } from './policy/scenario.ts';
 import { TEMPLATE_MODES } from './template.ts';
 
+/** Name of the simulated model, unless it is configured. */
+export const SIM_MODEL = 'floe-sim';
+
 /**
  * Default number of sampled replies that the ledger (the server's own record of everything that it sampled) keeps in memory. It is enough
  * for a test run. The entries take about 200 MB when every call has 10,000 token ids.
@@ -28,7 +31,7 @@ export const simConfigSchema = z.strictObject({
   host: z.string().default('127.0.0.1').describe('the server has no authentication; use a loopback address'),
   port: z.int().min(0).max(65_535).default(0).describe('0 picks a free port'),
   face: z.enum(['vllm', 'sglang']).default('vllm').describe('the engine whose HTTP API the server has'),
-  model: z.string().min(1).default('floe-sim'),
+  model: z.string().min(1).default(SIM_MODEL),
   scenarios: scenarioListSchema
     .default([])
     .describe('requests that they do not cover are answered by a built-in default'),

@@ -220,7 +220,9 @@ export class SimEngine {
         fresh.push(run.step(weights.current));
       }
       this.events.onTokens?.(fresh.length - before);
-      if (run.finish !== null || (fresh.length < perEvent && !isStalled(run))) continue;
+      // The first token is sent at once, as vLLM and SGLang do with any interval.
+      const isFirst = fresh.length === run.tokens.length;
+      if (run.finish !== null || (fresh.length < perEvent && !isFirst && !isStalled(run))) continue;
       yield { kind: 'tokens', tokens: fresh, pieces: run.text.release() };
       fresh = [];
     }

@@ -1,5 +1,6 @@
 /** The simulated inference engine: exports the parts that commands, verification programs and tests use. */
 export type { SimConfigInput } from './config.ts';
+export { SIM_MODEL } from './config.ts';
 export { FAULT_KINDS, type FaultInput, type FaultKind } from './faults.ts';
 export type { Ledger, LedgerEntry } from './ledger.ts';
 export { checkAgainstLedger, type LedgerCheckOptions, type LedgerMismatch, type LedgerReport } from './ledger-check.ts';
@@ -23,4 +24,4 @@ export {
   thinkBlock,
   toolCallText,
 } from './template.ts';
-export { bundledVocabulary } from './vocabulary.ts';
+export { bundledTokenizerPath, bundledVocabulary } from './vocabulary.ts';

@@ -1,4 +1,5 @@
 import { type Clock, systemClock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import { type SimConfig, type SimConfigInput, simConfigSchema } from './config.ts';
 import { ServedModel, type SimContext, ToolCallIds } from './context.ts';
@@ -9,9 +10,11 @@ import { Ledger } from './ledger.ts';
 import { VllmMetrics } from './metrics.ts';
 import { newOracle, type Oracle } from './policy/oracle.ts';
 import { Policy } from './policy/policy.ts';
+import { NOISE } from './policy/scripted-reply.ts';
 import { type LogitTable, WeightStore } from './policy/weights.ts';
 import { replySglangError } from './sglang/errors.ts';
 import { sglangRoutes } from './sglang/routes.ts';
+import { TURN_START } from './template.ts';
 import { replyVllmError } from './vllm/context.ts';
 import { vllmRoutes } from './vllm/routes.ts';
 import { bundledVocabulary } from './vocabulary.ts';
@@ -124,7 +127,7 @@ function newContext(config: SimConfig, clock: Clock): SimContext {
 }
 
 /** The simulator's own routes below `/__sim/`, which no real engine has. They are available on the vLLM API and on the SGLang API. */
-function simulatorRoutes({ ledger, faults, weights }: SimContext): RouteTable {
+function simulatorRoutes({ engine, faults, ledger, vocabulary, weights }: SimContext): RouteTable {
   return {
     'GET /__sim/ledger': (exchange) => {
       const query = exchange.url.searchParams;
@@ -146,5 +149,23 @@ function simulatorRoutes({ ledger, faults, weights }: SimContext): RouteTable {
       exchange.json(200, { faults: [] });
     },
     'GET /__sim/weights': (exchange) => exchange.json(200, weights.current),
+    'GET /__sim/choices': (exchange) => {
+      const scenario = exchange.url.searchParams.get('scenario');
+      const rules = engine.options.policy.scriptedReplies(scenario);
+      if (scenario !== null && rules.length === 0) throw new FloeError('not_found', `there is no scenario ${scenario}`);
+      exchange.json(200, {
+        turn_start_ids: vocabulary.encode(TURN_START),
+        rules: rules.map((reply) => ({
+          scenario: reply.scenario,
+          rule: reply.rule,
+          turns: reply.turns.map(({ symbols, picks }) => ({ token_ids: idsOrNull(symbols), picks })),
+        })),
+      });
+    },
   };
+}
+
+/** Returns the token ids of a scripted turn, with null where a random thinking token is drawn. */
+function idsOrNull(symbols: Int32Array): (number | null)[] {
+  return Array.from(symbols, (symbol) => (symbol === NOISE ? null : symbol));
 }

@@ -31,9 +31,12 @@ export type RenderOptions = {
 /** The text with which a thinking block begins. */
 export const THINK_PREFIX = '<think>\n';
 
+/** The text with which each turn of the model begins in a prompt. */
+export const TURN_START = '<|im_start|>assistant\n';
+
 /** Returns the text that opens the model's turn at the end of a prompt. */
 export function generationPrompt(mode: TemplateMode): string {
-  return `<|im_start|>assistant\n${mode === 'open_think' ? THINK_PREFIX : ''}`;
+  return `${TURN_START}${mode === 'open_think' ? THINK_PREFIX : ''}`;
 }
 
 /** Renders a conversation as the model's prompt text. Throws `engine_rejected` when a system message is not the first message. */
@@ -111,7 +114,7 @@ function assistantTurn(message: TemplateMessage, mode: TemplateMode, afterQuery:
     const calls = message.toolCalls.map((call) => toolCallText(call.name, call.argumentsText));
     body = (before === '' ? body : body.replace(/\n+$/, '')) + before + calls.join('\n');
   }
-  return `<|im_start|>assistant\n${body}<|im_end|>\n`;
+  return `${TURN_START}${body}<|im_end|>\n`;
 }
 
 /**

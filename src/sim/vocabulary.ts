@@ -170,10 +170,15 @@ function byteOfPrintable(): Map<string, number> {
 
 let shared: Vocabulary | undefined;
 
+/** Returns the path of the `tokenizer.json` of the simulated model. */
+export function bundledTokenizerPath(): string {
+  return join(packageRoot(), TOKENIZER_FILE);
+}
+
 /** Returns the simulated model's vocabulary, which is read once per process. Throws `setup_failed` when its file is missing. */
 export function bundledVocabulary(): Vocabulary {
   if (shared === undefined) {
-    const path = join(packageRoot(), TOKENIZER_FILE);
+    const path = bundledTokenizerPath();
     let text: string;
     try {
       text = readFileSync(path, 'utf8');

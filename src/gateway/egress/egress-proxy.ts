@@ -10,9 +10,16 @@ import {
 import { connect, isIP, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { FloeError } from '../../core/errors.ts';
+import {
+  checkedLookup,
+  type EgressRules,
+  type EgressTarget,
+  parseTarget,
+  RefusedAddress,
+  refusalOf,
+} from '../../core/host-rules.ts';
 import { addressKind } from '../../core/network-address.ts';
 import type { EgressReport } from '../../schema/index.ts';
-import { checkedLookup, type EgressRules, type EgressTarget, parseTarget, RefusedAddress, refusalOf } from './rules.ts';
 
 /** Maximum number of connections of a sandbox to its egress proxy. Each takes two file descriptors of the gateway. */
 const MAX_CONNECTIONS = 128;

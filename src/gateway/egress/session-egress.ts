@@ -1,8 +1,8 @@
 import { FloeError } from '../../core/errors.ts';
+import type { HostPatterns } from '../../core/host-rules.ts';
 import type { Logger } from '../../observe/log.ts';
 import type { EgressReport, RuntimeSpec } from '../../schema/index.ts';
 import { EgressProxy, type EgressProxyOptions } from './egress-proxy.ts';
-import type { HostPatterns } from './rules.ts';
 
 /** Maximum number of refused requests of a session that are logged. A sandbox can send any number of them. */
 const MAX_LOGGED_REFUSALS = 20;

@@ -1,15 +1,20 @@
 import { z } from 'zod';
+import { pythonPluginSchema } from '../../agent-host/python/python-plugin.ts';
 import { ServerList } from '../../client/server-list.ts';
 import { asFloeError } from '../../core/errors.ts';
+import { journalModeSchema } from '../../proxy/journal/journal.ts';
 import { DOCKER_SOCKET } from '../../runtimes/providers.ts';
 import { imageSettingsSchema } from '../../sandbox-images/node-images.ts';
 import {
   engineLocalitySchema,
   enginePolicySchema,
   engineSpecSchema,
+  environmentSchema,
   hostPatternSchema,
   idSchema,
+  mcpServerSchema,
   nodeRegistrationSchema,
+  placeSchema,
   runtimeBackendSchema,
 } from '../../schema/index.ts';
 
@@ -38,6 +43,9 @@ const serverListSchema = z
     'URL of the rollout server, the URLs of several replicas separated by commas, or the `file:` URL of their folder',
   );
 
+/** Paths of ES modules by the name of their plug-in, relative to the working directory. */
+const pluginModulesSchema = z.record(idSchema, z.string().min(1)).default({});
+
 export const gatewayConfigSchema = z.strictObject({
   node_id: idSchema,
   server_url: serverListSchema,
@@ -63,6 +71,14 @@ export const gatewayConfigSchema = z.strictObject({
     .describe('PEM files of the control listener, reloaded when they change; null for plain HTTP'),
   state_dir: z.string().min(1),
   harness_dir: z.string().min(1).describe('directory into which `floe harness install` installs harnesses'),
+  processes: z
+    .int()
+    .min(1)
+    .max(256)
+    .default(1)
+    .describe(
+      'number of processes that run the sessions of the node; its limits are divided among them; see docs/nodes.md',
+    ),
   pools: poolSizesSchema.prefault({}),
   dispatch_policy: nodeRegistrationSchema.shape.dispatch_policy.describe(
     'how the stages of different sessions overlap; see docs/scheduling.md',
@@ -73,6 +89,12 @@ export const gatewayConfigSchema = z.strictObject({
     .default({})
     .describe(
       'most concurrent sandbox starts by back end; a back end without an entry is limited only by the INIT workers',
+    ),
+  start_rates: z
+    .partialRecord(runtimeBackendSchema, z.number().min(0.001).max(10_000))
+    .default({})
+    .describe(
+      'most sandbox starts per second by back end, evenly spaced; a back end without an entry has no such limit',
     ),
   prepared: z
     .strictObject({
@@ -122,8 +144,9 @@ export const gatewayConfigSchema = z.strictObject({
   engine_locality: engineLocalitySchema
     .default('none')
     .describe(
-      "whether engines on the node's own host are preferred while they have capacity (max_concurrency, limits)",
+      "whether engines on the node's own host, then in its rack, then in its zone are preferred while they have capacity (max_concurrency, limits)",
     ),
+  place: placeSchema.prefault({}).describe('rack and zone of this machine, to decide which engines are near'),
   host: z
     .string()
     .min(1)
@@ -173,6 +196,51 @@ export const gatewayConfigSchema = z.strictObject({
     .describe(
       'path of the module of each custom evaluator, by the name that tasks use; see docs/guides/write-an-evaluator.md',
     ),
+  plugins: z
+    .strictObject({
+      agents: pluginModulesSchema.describe('path of the module of each agent, by the name that tasks use'),
+      environments: pluginModulesSchema.describe('path of the module of each environment, by the name that tasks use'),
+      handlers: pluginModulesSchema.describe(
+        'path of the module of each handler, by any name; tasks with the agent `handler` name a data source',
+      ),
+      tools: pluginModulesSchema.describe('path of the module of each tool or toolset, by the name that tasks use'),
+      python: z
+        .record(idSchema, pythonPluginSchema)
+        .default({})
+        .describe(
+          'Python classes of environments, runners and handlers, by the name that tasks use; see docs/python-plugins.md',
+        ),
+      services: z
+        .record(z.string().min(1), z.string())
+        .default({})
+        .describe('settings for tools and environments, such as the address of a search service'),
+      mcp_servers: z
+        .array(mcpServerSchema)
+        .refine(
+          (servers) => new Set(servers.map(({ name }) => name)).size === servers.length,
+          'must have different names',
+        )
+        .default([])
+        .describe(
+          'MCP servers whose tools agents get as the toolset `mcp`; a `stdio` server runs on the node, outside of sandboxes, once for each session that uses it',
+        ),
+      env: environmentSchema
+        .default({})
+        .describe('environment variables of the processes that run agents, environments and tools'),
+      processes: z
+        .int()
+        .min(1)
+        .max(256)
+        .nullable()
+        .default(null)
+        .describe('maximum number of processes for each set of modules; null: one less than there are processors'),
+      blocked_seconds: z
+        .number()
+        .gt(0)
+        .default(30)
+        .describe('time for which code of a plug-in may block its process, before the process is ended'),
+    })
+    .prefault({}),
   post_run_hooks: z
     .array(
       z.strictObject({
@@ -213,6 +281,11 @@ export const gatewayConfigSchema = z.strictObject({
     .nullable()
     .default(900)
     .describe('a stage without progress is ended after this time, unless its task sets another; null for no limit'),
+  journal: journalModeSchema
+    .default('sync')
+    .describe(
+      'sync: no reply ends before its record is on the disk; batched: records are synced up to some milliseconds after the reply, which no reply waits for, and a loss of power may lose these last records',
+    ),
   undelivered_mb: z
     .number()
     .gt(0)

@@ -6,31 +6,16 @@ import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { listenError } from '../../core/listen-error.ts';
 import { readTls, type TlsFiles, watchTls } from '../../core/tls-files.ts';
-import type { EnginePools } from '../../engines/pool/engine-pools.ts';
-import type { GatewayMetrics } from '../../observe/gateway-metrics.ts';
 import type { Logger } from '../../observe/log.ts';
-import type { CaptureJournal } from '../../proxy/journal/journal.ts';
 import type { ErrorReply } from '../../schema/index.ts';
-import type { Sandboxes } from '../session/sandbox.ts';
 import type { GatewayConfig } from './config.ts';
-import type { NodeAgent } from './node-agent.ts';
-import type { StagePools } from './stage-pools.ts';
+import type { NodeReports } from './node-reports.ts';
 
 export type ControlListener = { readonly url: string; close(): Promise<void> };
 
 const LISTEN_OPTIONS = { host: '--control-host', port: '--control-port' };
 
 const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
-
-type ListenerParts = {
-  readonly clock: Clock;
-  readonly agent: NodeAgent;
-  readonly engines: EnginePools;
-  readonly pools: StagePools;
-  readonly sandboxes: Sandboxes;
-  readonly journal: CaptureJournal;
-  readonly metrics: GatewayMetrics;
-};
 
 /**
  * Opens the HTTP listener for operators, which serves `/health`, `/metrics`, `/metrics/engines` (the metrics of the engines) and
@@ -39,8 +24,8 @@ type ListenerParts = {
  */
 export async function openControlListener(
   config: GatewayConfig,
-  parts: ListenerParts,
-  log: Logger,
+  reports: NodeReports,
+  { clock, log }: { readonly clock: Clock; readonly log: Logger },
 ): Promise<ControlListener> {
   const { control_tls } = config;
   const files = control_tls === null ? null : { ...control_tls, ca: null };
@@ -72,23 +57,16 @@ export async function openControlListener(
   });
   app.get('/health', async () => ({ status: 'ok', node_id: config.node_id }));
   app.get('/metrics', async (_, reply) => {
-    updateMetrics(parts);
-    return reply.type(parts.metrics.registry.contentType).send(await parts.metrics.registry.metrics());
+    const registry = await reports.registry();
+    return reply.type(registry.contentType).send(await registry.metrics());
   });
-  app.get('/metrics/engines', async (_, reply) => reply.type(TEXT_FORMAT).send(await parts.engines.metrics()));
-  app.get('/status', async () => ({
-    node_id: config.node_id,
-    pools: config.pools,
-    dispatch_policy: parts.pools.policy,
-    metrics: parts.pools.metrics(),
-    starts: Object.fromEntries(parts.sandboxes.startCounts()),
-    engines: parts.engines.info(),
-    sessions: parts.agent.live().map((attempt) => attempt.progress()),
-  }));
-  const url = await app.listen(config.control).catch((cause: unknown) => {
+  app.get('/metrics/engines', async (_, reply) => reply.type(TEXT_FORMAT).send(await reports.engineMetrics()));
+  app.get('/status', () => reports.status());
+  // fastify writes into its options, and the configuration must stay as it is, because processes of the node get a copy of it.
+  const url = await app.listen({ ...config.control }).catch((cause: unknown) => {
     throw listenError('the control listener', config.control, LISTEN_OPTIONS, cause);
   });
-  const unwatch = files === null ? () => {} : watchCertificate(app, files, parts.clock, log);
+  const unwatch = files === null ? () => {} : watchCertificate(app, files, clock, log);
   return {
     url,
     close: () => {
@@ -113,27 +91,6 @@ function watchCertificate(app: FastifyInstance, files: TlsFiles, clock: Clock, l
     (error) =>
       log.error({ error: error.message }, 'the changed certificate cannot be used; the previous one stays in use'),
   );
-}
-
-/** Copies the current counts into the gauges that are not updated on each event, so that a metrics scrape returns fresh values. */
-function updateMetrics({ pools, sandboxes, journal, metrics }: ListenerParts): void {
-  metrics.calls.setJournalBytes(journal.bytes);
-  const now = pools.metrics();
-  const { sizes } = pools;
-  const set = (stage: string, state: string, value: number): void => metrics.stageSlots.set({ stage, state }, value);
-  set('init', 'used', now.init_inflight);
-  set('init', 'size', sizes.init);
-  set('ready', 'used', now.ready_depth);
-  set('ready', 'size', sizes.ready);
-  set('run', 'used', now.run_inflight);
-  set('run', 'size', sizes.run);
-  set('postrun', 'used', now.postrun_inflight);
-  set('postrun', 'waiting', now.postrun_queue_depth);
-  set('postrun', 'size', sizes.postrun);
-  for (const [backend, { starting, waiting }] of sandboxes.startCounts()) {
-    metrics.runtimeStarts.set({ backend, state: 'starting' }, starting);
-    metrics.runtimeStarts.set({ backend, state: 'waiting' }, waiting);
-  }
 }
 
 /**

@@ -1,6 +1,10 @@
+import { AgentHost } from '../../agent-host/agent-host.ts';
+import { agentEnv } from '../../agent-host/agent-process.ts';
+import { checkPythonPlugins } from '../../agent-host/python/python-host.ts';
 import { NodeApi } from '../../client/node-api.ts';
 import { MIB } from '../../core/bytes.ts';
 import { type Clock, systemClock } from '../../core/clock.ts';
+import { CpuMeter } from '../../core/cpu-meter.ts';
 import { asFloeError, type FloeError } from '../../core/errors.ts';
 import { newId } from '../../core/ids.ts';
 import { undoAll } from '../../core/promises.ts';
@@ -26,6 +30,7 @@ import { openSessionEgress } from '../egress/session-egress.ts';
 import { AttemptRecords } from '../recovery/attempt-records.ts';
 import { Recovery } from '../recovery/recovery.ts';
 import { openStateDir, type ReapedCounts } from '../recovery/state-dir.ts';
+import { reapUnusedDirs, withUnusedDirs } from '../recovery/worker-dirs.ts';
 import { PreparedSnapshots } from '../session/prepared-snapshots.ts';
 import { PrewarmedRuntimes } from '../session/prewarmed-runtimes.ts';
 import { proxySocketsIn } from '../session/proxy-sockets.ts';
@@ -35,31 +40,51 @@ import { SandboxStops } from '../session/sandbox-stops.ts';
 import { runSession } from '../session/session-runner.ts';
 import { sandboxNames } from '../session/session-sandboxes.ts';
 import type { GatewayConfig } from './config.ts';
-import { type ControlListener, openControlListener } from './control-listener.ts';
+import { openControlListener } from './control-listener.ts';
 import { DiskWatch } from './disk-watch.ts';
 import { Janitor } from './janitor.ts';
 import { judgeEngine } from './judge-engine.ts';
-import { NodeAgent } from './node-agent.ts';
+import { NodeAgent, type NodeCalls } from './node-agent.ts';
 import { NodeEngines } from './node-engines.ts';
+import { type NodeReports, nodeReports } from './node-reports.ts';
 import { ownAddress } from './own-address.ts';
 import { loadBuilders, loadEvaluators, loadPostRunHooks } from './plugins.ts';
 import { StagePools } from './stage-pools.ts';
 
-type GatewayDeps = {
+export type GatewayDeps = {
   readonly log: Logger;
   readonly clock?: Clock;
   /**
    * Records the tracing spans of sessions. By default no span is recorded, and the trace context of a task is passed on to other processes.
    */
   readonly tracer?: Tracer;
+  /** What a process gets that runs only a part of the node's sessions. By default the process is the whole node. */
+  readonly worker?: WorkerDeps;
 };
 
-/** A running gateway, the process of one node. */
+/** What distinguishes one of several processes of a node from a node of one process. */
+type WorkerDeps = {
+  /** Id of the node's process towards the server, which all processes of the node share. */
+  readonly instance: string;
+  /** Number of processes of the node. */
+  readonly count: number;
+  /** The calls to the server that the node makes for all its processes. */
+  readonly calls: Pick<NodeCalls, 'register' | 'heartbeat' | 'lease'>;
+  /** State directories that no process uses now. Recovery includes the attempts of which they have records. */
+  readonly unusedDirs: readonly string[];
+  /** Receives what the process reports to operators, instead of a control listener. */
+  readonly onReports: (reports: NodeReports) => void;
+};
+
+/** A running gateway, which is a node. */
 export type Gateway = {
   readonly nodeId: string;
+  /** Empty for one of several processes, which has no control listener. */
   readonly controlUrl: string;
   readonly proxyOrigin: string;
-  /** Resolves when a newer process has registered with this node's id. After this, the only permitted call is `close`. */
+  /** The proxy listeners of all processes of the node. */
+  readonly proxyOrigins: readonly string[];
+  /** Resolves when a newer process has registered with this node's id, or all child processes have ended. After this, the only permitted call is `close`. */
   readonly takenOver: Promise<FloeError>;
   /**
    * Resolves when the server has accepted or refused the partial result of every attempt that earlier processes left unfinished in the
@@ -96,16 +121,17 @@ async function assemble(
   cleanups: (() => Promise<unknown>)[],
   close: () => Promise<void>,
 ): Promise<Gateway> {
-  const { clock = systemClock, tracer = passThroughTracer } = deps;
+  const { clock = systemClock, tracer = passThroughTracer, worker } = deps;
   const log = deps.log.child({ node_id: config.node_id });
   const state = await openStateDir(config.state_dir, clock);
   cleanups.push(() => state.release());
+  const unusedDirs = worker?.unusedDirs ?? (await reapUnusedDirs(config.state_dir, 1, clock));
   const builders = await loadBuilders(config.builders);
   const customEvaluators = await loadEvaluators(config.evaluators);
   const hooks = await loadPostRunHooks(config.post_run_hooks, clock);
   const host = config.host ?? (await ownAddress(config.server_url));
 
-  const instance = newId('proc', clock);
+  const instance = worker?.instance ?? newId('proc', clock);
   const owner: Owner = { id: state.ownerId, instance };
   const spawner = await createSpawner(labelOf(owner, HELPER_NAME));
   cleanups.push(() => spawner.close());
@@ -115,12 +141,13 @@ async function assemble(
     notice,
     policy: config.engine_policy,
     locality: config.engine_locality,
+    place: config.place,
     host,
   });
   cleanups.push(() => engines.close());
   const metrics = createGatewayMetrics();
   const { calls } = metrics;
-  const journal = await CaptureJournal.open(state.journal, { clock, onSync: calls.recordSync });
+  const journal = await CaptureJournal.open(state.journal, { clock, mode: config.journal, onSync: calls.recordSync });
   cleanups.push(() => journal.close());
   const records = await AttemptRecords.open(state.attempts);
   const disk = new DiskWatch(config.state_dir);
@@ -156,7 +183,7 @@ async function assemble(
     defaultBackend: config.default_backend,
     allowLocal: config.allow_local,
     uploadRoots: config.upload_roots,
-    startLimits: new StartLimits(config.start_limits),
+    startLimits: new StartLimits(config.start_limits, config.start_rates, clock),
     observer: { clock, started: calls.recordStart, killed: calls.recordKill },
   });
   const sockets = proxySocketsIn(state.sockets);
@@ -183,6 +210,17 @@ async function assemble(
   cleanups.push(() => stops.close());
   for (const { problem, remedy } of await sandboxes.weaknesses()) log.warn({ remedy }, problem);
   const pools = new StagePools(config.pools, config.dispatch_policy);
+  const { services, mcp_servers: mcpServers, env, processes, blocked_seconds, ...modules } = config.plugins;
+  // The label lets the next process of this node end them if this one is killed while their code blocks.
+  const pluginEnv = { ...env, ...labelOf(owner, HELPER_NAME) };
+  await checkPythonPlugins(modules.python, agentEnv(pluginEnv), clock);
+  const cpu = new CpuMeter();
+  const agentHost = new AgentHost({
+    ...{ clock, modules, services, mcpServers, processes },
+    env: pluginEnv,
+    blockedMs: blocked_seconds * 1000,
+  });
+  cleanups.push(() => agentHost.close());
   const harnesses = harnessRegistry();
   const math = mathChecker(async () => config.math_python ?? (await mathVerifyPython(config.harness_dir)));
   cleanups.push(() => math.close());
@@ -197,8 +235,18 @@ async function assemble(
     clock,
   });
   cleanups.push(() => api.close());
+  const nodeCalls: NodeCalls =
+    worker === undefined
+      ? api
+      : {
+          ...worker.calls,
+          nodeId: api.nodeId,
+          deliverResult: (result, signal) => api.deliverResult(result, signal),
+          deliverPartial: (partial, signal) => api.deliverPartial(partial, signal),
+        };
   const agent: NodeAgent = new NodeAgent({
-    api,
+    api: nodeCalls,
+    processes: worker?.count ?? 1,
     clock,
     log,
     tracer,
@@ -244,6 +292,7 @@ async function assemble(
         reused,
         stops,
         nodeId: config.node_id,
+        cpu,
         clock,
         log,
         pools,
@@ -251,6 +300,7 @@ async function assemble(
         harnesses,
         harnessInstallDir: (adapter) => harnessInstallDir(adapter, config.harness_dir),
         evaluators,
+        agentHost,
         builders,
         hooks,
         engines,
@@ -281,8 +331,7 @@ async function assemble(
     builders,
     engines,
     nodeId: config.node_id,
-    records: records.earlierFiles,
-    segments: journal.earlierSegments,
+    ...(await withUnusedDirs({ records: records.earlierFiles, segments: journal.earlierSegments }, unusedDirs)),
     quarantineDir,
     deliver: (partial, signal) => api.deliverPartial(partial, signal),
     onRecovered: (outcome) => metrics.recovered.inc({ outcome }),
@@ -307,20 +356,19 @@ async function assemble(
   janitor.start();
   cleanups.push(() => janitor.close());
   reportReaped(state.reaped, metrics, log);
-  const control: ControlListener = await openControlListener(
-    config,
-    { clock, agent, engines, pools, sandboxes, journal, metrics },
-    log,
-  );
-  cleanups.push(() => control.close());
+  const reports = nodeReports(config, { agent, engines, pools, sandboxes, journal, metrics });
+  worker?.onReports(reports);
+  const control = worker === undefined ? await openControlListener(config, reports, { clock, log }) : null;
+  cleanups.push(async () => control?.close());
   await agent.start();
   cleanups.push(() => agent.close());
   // Recovery of earlier sessions starts last, so that new sessions do not wait for it.
   recovery.start();
   return {
     nodeId: config.node_id,
-    controlUrl: control.url,
+    controlUrl: control?.url ?? '',
     proxyOrigin: proxy.origin,
+    proxyOrigins: [proxy.origin],
     takenOver: agent.takenOver,
     recovered: () => recovery.done,
     drain: async () => void (await Promise.all([agent.drain(), reused.drain(), prewarmed.drain()])),
@@ -343,7 +391,7 @@ function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAg
 }
 
 /** Logs and counts the processes and files of an earlier gateway process that were removed when this process started. */
-function reportReaped(reaped: ReapedCounts, metrics: GatewayMetrics, log: Logger): void {
+export function reportReaped(reaped: ReapedCounts, metrics: GatewayMetrics, log: Logger): void {
   const { processes, cgroups, mounts, directories, sockets, survivors } = reaped;
   const total = processes + cgroups + mounts + directories + sockets + survivors.length;
   if (total === 0) return;

@@ -64,6 +64,8 @@ export type NodeAgentDeps = {
   readonly heartbeatSeconds: number;
   /** Number of bytes of undelivered results in memory at which the node stops leasing sessions. Default: {@link UNDELIVERED_BYTES}. */
   readonly undeliveredBytes?: number;
+  /** Number of processes of the node. Each reports changes so much more rarely that the node as a whole reports no more often. Default: 1. */
+  readonly processes?: number;
   /**
    * Resolves with the reason why the node cannot run sessions now; `null` when it can run them. Must not reject. By default the node always
    * counts as able to run sessions.
@@ -99,12 +101,14 @@ export class NodeAgent {
   private leaseLoopDone: Promise<void> = Promise.resolve();
   private heartbeatLoopDone: Promise<void> = Promise.resolve();
   private closing = false;
-  /** Cancels the scheduled report of state changes; `null` when none is scheduled. */
-  private cancelReport: (() => void) | null = null;
+  /** Cancels the scheduled report of state changes. */
+  private cancelReport: () => void = () => {};
+  /** Time at which the next report of state changes is due, on the monotonic clock; `null` when none is due. */
+  private reportAtMs: number | null = null;
+  /** The shortest time between two reports of progress that the server allows, in milliseconds. */
+  private reportIntervalMs = 0;
   /** Whether a report of state changes is being sent. */
   private reporting = false;
-  /** Whether a session changed its state after the current report was started, so that another report must follow. */
-  private reportDue = false;
   private undeliveredBytes = 0;
   /** The reason why the node leases no sessions now, as reported to the server; `null` when it leases sessions. */
   private refuses: string | null = null;
@@ -188,7 +192,7 @@ export class NodeAgent {
     for (const { attempt } of this.attempts.values()) attempt.stop('shutdown');
     await this.drain();
     this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
-    this.cancelReport?.();
+    this.cancelReport();
     this.fence.close();
     await this.heartbeatLoopDone;
   }
@@ -262,7 +266,7 @@ export class NodeAgent {
       clock,
       (status) => {
         if (status !== null) log.info({ ...attempt.names, status }, 'session moved');
-        this.reportSoon();
+        this.reportProgress();
       },
       this.spanOf(lease),
     );
@@ -281,7 +285,7 @@ export class NodeAgent {
         attempt.span.end(attempt.failure?.error.message ?? null);
         this.attempts.delete(key);
         release();
-        this.reportSoon();
+        this.reportProgress();
       });
     this.attempts.set(key, { attempt, done });
   }
@@ -403,23 +407,42 @@ export class NodeAgent {
    * together.
    */
   reportSoon(): void {
-    if (this.cancelReport !== null || this.stopping.signal.aborted) return;
+    this.scheduleReport(this.reportDelayMs());
+  }
+
+  /** Like {@link reportSoon}, but not more often than the server allows. It is for the progress of sessions, which is urgent for no one. */
+  private reportProgress(): void {
+    this.scheduleReport(Math.max(this.reportDelayMs(), (this.deps.processes ?? 1) * this.reportIntervalMs));
+  }
+
+  private reportDelayMs(): number {
+    return (this.deps.processes ?? 1) * Math.max(REPORT_DELAY_MS, this.attempts.size);
+  }
+
+  private scheduleReport(delayMs: number): void {
+    if (this.stopping.signal.aborted) return;
+    const atMs = this.deps.clock.monotonicMs() + delayMs;
+    if (this.reportAtMs !== null && this.reportAtMs <= atMs) return;
+    this.reportAtMs = atMs;
     // Only one report of state changes is sent at a time, because concurrent reports would slow down a slow server even more.
-    this.reportDue = this.reporting;
-    if (this.reporting) return;
-    this.cancelReport = this.deps.clock.schedule(Math.max(REPORT_DELAY_MS, this.attempts.size), () => {
-      this.cancelReport = null;
-      void this.report();
-    });
+    if (!this.reporting) this.startReport();
+  }
+
+  private startReport(): void {
+    if (this.reportAtMs === null) return;
+    const { clock } = this.deps;
+    this.cancelReport();
+    this.cancelReport = clock.schedule(Math.max(0, this.reportAtMs - clock.monotonicMs()), () => void this.report());
   }
 
   private async report(): Promise<void> {
     this.reporting = true;
+    this.reportAtMs = null;
     try {
       await this.heartbeat(0);
     } finally {
       this.reporting = false;
-      if (this.reportDue) this.reportSoon();
+      this.startReport();
     }
   }
 
@@ -434,7 +457,7 @@ export class NodeAgent {
       'heartbeat',
       async () => {
         const live = this.live();
-        const sessions = live.map((attempt) => attempt.progress());
+        const sessions = live.map((attempt) => attempt.report());
         const renewal = this.fence.now();
         const body = {
           metrics: pools.metrics(),
@@ -452,6 +475,7 @@ export class NodeAgent {
         }
         if (reply.engines !== null) engines.apply(reply.engines);
         else engines.retry();
+        this.reportIntervalMs = reply.report_ms ?? 0;
         if (reply.draining) this.leasing.abort(new FloeError('not_ready', 'the server drains this node'));
       },
       signal,

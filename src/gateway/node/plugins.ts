@@ -1,11 +1,14 @@
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { builtInCatalog, type Catalog } from '../../agent-host/catalog.ts';
+import { checkPluginUse } from '../../agent-host/task-check.ts';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { customEvaluator } from '../../evaluators/custom.ts';
 import { type Evaluator, usesFreshRuntime } from '../../evaluators/evaluator.ts';
 import { type PostRunHook, postRunHook } from '../../evaluators/post-run-hook.ts';
 import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
+import { floeAgentSettings } from '../../harnesses/floe.ts';
 import type { HarnessAdapter } from '../../harnesses/harness.ts';
 import { refuseReuse } from '../../runtimes/reuse.ts';
 import { refuseUser } from '../../runtimes/users.ts';
@@ -60,7 +63,7 @@ export async function loadPostRunHooks(
 }
 
 /** Imports a module that the operator lists under the key `key` of the configuration. */
-async function importModule(key: string, path: string): Promise<Record<string, unknown>> {
+export async function importModule(key: string, path: string): Promise<Record<string, unknown>> {
   try {
     return (await import(pathToFileURL(resolve(path)).href)) as Record<string, unknown>;
   } catch (error) {
@@ -69,17 +72,26 @@ async function importModule(key: string, path: string): Promise<Record<string, u
   }
 }
 
+/** Names of plug-ins that only nodes can load. The node that runs a session checks their configuration before it starts the sandbox. */
+export type NodeNames = {
+  /** Names of trace builders. */
+  readonly customBuilders?: readonly string[];
+  /** Names of agents, environments and tools. */
+  readonly plugins?: readonly string[];
+};
+
 /**
  * Returns a function that checks a submitted task. It throws when the harness, builder or evaluator of the task is unknown. When one of
- * these plug-ins rejects its configuration, the function throws the error of the plug-in. `customBuilders` are the names of builders that
- * only nodes can load. The node that runs the session checks their configuration before it starts the sandbox.
+ * these plug-ins rejects its configuration, the function throws the error of the plug-in.
  */
 export function createTaskCheck(
   harnesses: ReadonlyMap<string, HarnessAdapter>,
   evaluators: EvaluatorRegistry,
-  customBuilders: readonly string[] = [],
+  { customBuilders = [], plugins = [] }: NodeNames = {},
 ): (task: TaskRequest) => void {
   const builders = builderRegistry();
+  const catalog = builtInCatalog();
+  const others = new Set(plugins);
   return (task) => {
     const adapter = harnesses.get(task.agent.harness);
     if (adapter === undefined) {
@@ -91,6 +103,7 @@ export function createTaskCheck(
       );
     }
     adapter.checkAgent(task.agent);
+    checkFloeAgent(task, adapter, catalog, others);
     if (task.runtime?.backend !== undefined) {
       refuseUser(task.runtime.backend, task.runtime);
       refuseReuse(task.runtime.backend, task.runtime.reuse);
@@ -100,6 +113,24 @@ export function createTaskCheck(
     checkSteps(task, evaluators);
     checkOverrides(task, evaluators);
   };
+}
+
+/** Throws the errors of {@link checkPluginUse}, and `schema_violation` for an environment without an agent that acts in it. */
+function checkFloeAgent(
+  { agent, environment, runtime, engine }: TaskRequest,
+  { runsOnNode }: HarnessAdapter,
+  catalog: Catalog,
+  others: ReadonlySet<string>,
+): void {
+  if (runsOnNode) {
+    const hasBox = runtime?.backend == null ? null : runtime.backend !== 'none';
+    const enginePools = [engine.pool, ...(engine.extra_pools ?? [])];
+    checkPluginUse({ ...floeAgentSettings(agent), environment, hasBox, enginePools }, catalog, others);
+    return;
+  }
+  if (environment === null) return;
+  const message = `only agents of the harness floe act in an environment, and this one is ${agent.harness}`;
+  throw new FloeError('schema_violation', `environment: ${message}`, { issues: [{ path: 'environment', message }] });
 }
 
 /** Throws `schema_violation` for settings of the evaluator's fresh runtime in a task that has none. */

@@ -1,6 +1,6 @@
 import { EventEmitter } from 'node:events';
 import { Semaphore } from '../../core/semaphore.ts';
-import type { NodeRegistration, NodeStageMetrics } from '../../schema/index.ts';
+import type { NodeRegistration, StageCounts } from '../../schema/index.ts';
 import type { PoolSizes } from './config.ts';
 
 export type DispatchPolicy = NodeRegistration['dispatch_policy'];
@@ -37,8 +37,8 @@ function admissible(policy: DispatchPolicy, sizes: PoolSizes, load: NodeLoad): n
   }
 }
 
-/** Returns the stage sizes that a dispatch policy uses. With `bounded_batch`, every RUN worker also has a slot in INIT and POSTRUN. */
-function stageSizes(policy: DispatchPolicy, sizes: PoolSizes): PoolSizes {
+/** Returns the stage sizes that a dispatch policy uses, which can differ from the configured ones. With `bounded_batch`, every RUN worker also has a slot in INIT and POSTRUN. */
+export function stageSizes(policy: DispatchPolicy, sizes: PoolSizes): PoolSizes {
   return policy === 'bounded_batch' ? { ...sizes, init: sizes.run, ready: 0, postrun: sizes.run } : sizes;
 }
 
@@ -119,7 +119,7 @@ export class StagePools {
     return this.notifying(await this.postrun.acquire(signal));
   }
 
-  metrics(): NodeStageMetrics {
+  metrics(): StageCounts {
     return {
       init_inflight: this.init.inUse,
       ready_depth: this.ready,

@@ -89,10 +89,20 @@ export async function removeStateDir(dir: string, clock: Clock): Promise<void> {
   await removeTree(dir);
 }
 
+/**
+ * Ends the processes and removes the files of live sessions that an earlier gateway left in a state directory; records and journal stay.
+ * The caller must make sure that no live process uses the directory. Throws `setup_failed` when it contains files of another format.
+ */
+export async function reapStateDir(dir: string, clock: Clock): Promise<void> {
+  await refuseOtherFormat(dir);
+  const ownerId = await knownOwnerId(dir);
+  if (ownerId !== null) await reap(ownerId, pathsIn(dir), clock);
+}
+
 /** Paths of the files of a state directory, by their purpose. */
 type StatePaths = Pick<StateDir, 'journal' | 'attempts' | 'quarantine' | 'sessions' | 'sockets'>;
 
-function pathsIn(dir: string): StatePaths {
+export function pathsIn(dir: string): StatePaths {
   return {
     journal: join(dir, 'journal'),
     attempts: join(dir, 'attempts'),

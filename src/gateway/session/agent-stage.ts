@@ -6,6 +6,7 @@ import type { ExecResult, Runtime } from '../../runtimes/runtime.ts';
 import type { AgentReport, Skill } from '../../schema/index.ts';
 import type { Attempt } from './attempt.ts';
 import { excuseOf, type Failure, sessionError } from './failure.ts';
+import { Mailbox } from './mailbox.ts';
 
 /**
  * Maximum number of characters of stdout and of stderr in the agent report, taken from the end. They suffice to show why a run ended and
@@ -63,18 +64,28 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
     ...task.agent.env,
   };
   try {
-    const result = await runtime.exec({ command: launch.command, env, stdin: launch.stdin, withProxy: true }, signal);
+    const { command, stdin, mailbox: dir } = launch;
+    const exec = (withProxy: boolean, ended: AbortSignal) => runtime.exec({ command, env, stdin, withProxy }, ended);
+    const result =
+      dir === undefined
+        ? await exec(true, signal)
+        : await Mailbox.during({ runtime, session: run.session, dir }, (ended) => exec(false, ended), signal);
     judge(attempt, run, runtime, result, signal);
   } catch (error) {
     attempt.agent = report(run.session.completionCount, runtime, null);
     if (failedAtCallLimit(attempt, run, error)) return;
+    if (FloeError.is(error) && error.code === 'harness_failed') {
+      attempt.fail({ outcome: 'agent_error', error: sessionError(error, 'agent') });
+      return;
+    }
     const excuse = excuseFor(run.session, false);
     if (excuse !== null && FloeError.is(error) && error.code === 'deadline_exceeded') attempt.fail(excuse);
     throw error;
   }
 }
 
-function report(turns: number, runtime: Runtime, result: ExecResult | null): AgentReport {
+/** Returns the report on a run; `result` is `null` for an agent without a command, or whose command has no result. */
+export function report(turns: number, runtime: Runtime, result: ExecResult | null): AgentReport {
   return {
     exit_code: result?.exitCode ?? null,
     turns,
@@ -88,7 +99,7 @@ function report(turns: number, runtime: Runtime, result: ExecResult | null): Age
  * Fails the attempt and returns true when `reason` is that the agent has used up its turns or the maximum size of its record. The run
  * counts as truncated, unless its first request was already too large.
  */
-function failedAtCallLimit(attempt: Attempt, { session }: AgentRun, reason: unknown): boolean {
+export function failedAtCallLimit(attempt: Attempt, { session }: Pick<AgentRun, 'session'>, reason: unknown): boolean {
   if (!FloeError.is(reason) || !CALL_LIMITS.includes(reason.code)) return false;
   const outcome = session.completionCount === 0 ? 'no_completions' : 'truncated_turns';
   attempt.fail({ outcome, error: sessionError(reason, 'agent') });
@@ -101,7 +112,7 @@ function failedAtCallLimit(attempt: Attempt, { session }: AgentRun, reason: unkn
  * some programs end successfully after such a failure. When the run has failed (`succeeded` is false), the last model call of a sub-agent
  * counts as well.
  */
-function excuseFor(session: ProxySession, succeeded: boolean): Failure | null {
+export function excuseFor(session: ProxySession, succeeded: boolean): Failure | null {
   const { failures } = session;
   const ofMain = excuseOf(session.pendingFailure('main') ?? failures.ofMain) ?? excuseOf(failures.refusal);
   if (ofMain !== null || succeeded) return ofMain;

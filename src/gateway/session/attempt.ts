@@ -1,17 +1,20 @@
+import type { EpisodeResult } from '../../agent/episode.ts';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { transition } from '../../core/session-state.ts';
 import { StageTimer } from '../../core/stage-timer.ts';
 import { endSpanWith, NO_SPAN, type Span } from '../../core/tracing.ts';
 import type { Evaluation } from '../../evaluators/evaluator.ts';
-import type {
-  AgentReport,
-  Lease,
-  RuntimeReport,
-  RuntimeSpec,
-  SessionProgress,
-  SessionStatus,
-  SessionTiming,
+import {
+  type AgentReport,
+  type AssistantMessage,
+  type Lease,
+  MAX_REPLY_EXCERPT,
+  type RuntimeReport,
+  type RuntimeSpec,
+  type SessionProgress,
+  type SessionStatus,
+  type SessionTiming,
 } from '../../schema/index.ts';
 import type { AuditTally } from '../../tokens/audit.ts';
 import type { Failure } from './failure.ts';
@@ -29,6 +32,15 @@ export type Renewal = {
 
 type TimingKey = Exclude<keyof SessionTiming, 'total_ms' | 'queued_ms'>;
 
+/** Returns the beginning of a reply: of its text, else of its first tool call, else of its thinking. */
+function replyExcerpt({ content, tool_calls: calls = [], reasoning_content: thinking = '' }: AssistantMessage): string {
+  const text = content?.trim() ?? '';
+  const [call] = calls;
+  const shown =
+    text !== '' ? text : call === undefined ? thinking.trim() : `${call.function.name} ${call.function.arguments}`;
+  return shown.slice(0, MAX_REPLY_EXCERPT);
+}
+
 /** One attempt to run a session on this node: its lease, its status, and its results so far. */
 export class Attempt {
   readonly lease: Lease;
@@ -43,6 +55,8 @@ export class Attempt {
   /** The first failure of the attempt, which decides its outcome; `null` when it has none. */
   failure: Failure | null = null;
   agent: AgentReport | null = null;
+  /** What a floe agent said about its episode; `null` for the other harnesses, and before the episode has ended. */
+  episode: EpisodeResult | null = null;
   /** How the sandbox of the agent was used; `null` when the task does not reuse sandboxes, and before the sandbox has started. */
   runtime: RuntimeReport | null = null;
   /** The evaluations of the task's steps up to now. */
@@ -55,9 +69,12 @@ export class Attempt {
   freshRuntimeCount = 0;
   turns = 0;
   sampledTokens = 0;
+  /** CPU time of the process that counts to the attempt, in microseconds. */
+  cpuUs = 0;
   /** Increases with every sign of progress. A stage in which the number stays the same for too long counts as stalled. */
   progressCount = 0;
   renewal: Renewal;
+  private unreportedReply: AssistantMessage | null = null;
   private currentStatus: SessionStatus = 'LEASED';
   private readonly controller = new AbortController();
   private readonly clock: Clock;
@@ -114,10 +131,11 @@ export class Attempt {
     this.onChange(status);
   }
 
-  /** Sets the number of model turns and of sampled tokens up to now, as counted by the proxy. */
-  recordCalls(turns: number, sampledTokens: number): void {
+  /** Sets the number of model turns and of sampled tokens up to now, as counted by the proxy, and the newest reply. */
+  recordCalls(turns: number, sampledTokens: number, reply: AssistantMessage): void {
     this.turns = turns;
     this.sampledTokens = sampledTokens;
+    this.unreportedReply = reply;
     this.onChange(null);
   }
 
@@ -134,6 +152,13 @@ export class Attempt {
       turns: this.turns,
       sampled_tokens: this.sampledTokens,
     };
+  }
+
+  /** Returns the progress for a heartbeat. It has the beginning of the newest reply, unless an earlier heartbeat had it. */
+  report(): SessionProgress {
+    const reply = this.unreportedReply;
+    this.unreportedReply = null;
+    return reply === null ? this.progress() : { ...this.progress(), last_reply: replyExcerpt(reply) };
   }
 
   /** Stops the attempt and aborts its signal. Only the first call has an effect. */

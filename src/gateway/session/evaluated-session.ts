@@ -1,5 +1,6 @@
+import type { EpisodeResult } from '../../agent/episode.ts';
 import type { CheckedEvaluation } from '../../evaluators/evaluation-check.ts';
-import type { EvaluatedSession, TraceView } from '../../evaluators/evaluator.ts';
+import type { EpisodeScores, EvaluatedSession, TraceView } from '../../evaluators/evaluator.ts';
 import type { BuiltTrace, ExplicitRewards } from '../../tokens/builders/builder.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { conversationOf, responseMessages } from '../../tokens/conversation.ts';
@@ -8,7 +9,7 @@ import type { Attempt } from './attempt.ts';
 
 /** Returns what the evaluator may know of a session. `built` is `null` when its traces could not be built. */
 export function evaluatedSession(
-  { lease }: Attempt,
+  { lease, episode }: Attempt,
   completions: readonly Completion[],
   built: BuiltTraces | null,
 ): EvaluatedSession {
@@ -19,6 +20,7 @@ export function evaluatedSession(
     metadata: lease.task.metadata,
     messages: conversationOf(completions),
     traces: built?.traces.map(traceView) ?? [],
+    ...(episode?.answer === undefined ? {} : { answer: episode.answer }),
   };
 }
 
@@ -38,4 +40,9 @@ function traceView(trace: BuiltTrace, index: number): TraceView {
 /** Returns the rewards that an evaluator gave to single traces and replies, in the form in which they are encoded. */
 export function explicitRewards({ traceRewards, stepRewards }: CheckedEvaluation): ExplicitRewards {
   return { traces: new Map(Object.entries(traceRewards)), completions: new Map(Object.entries(stepRewards)) };
+}
+
+/** Returns the scores of an episode, for the evaluator. */
+export function episodeScores({ score, seatScores = {}, replyRewards = [], reason }: EpisodeResult): EpisodeScores {
+  return { score, seatScores, replyRewards, reason };
 }

@@ -24,6 +24,10 @@ const BY_CODE: Partial<Record<ErrorCode, Outcome>> = {
   unknown_harness: 'env_error',
   unknown_builder: 'env_error',
   builder_failed: 'env_error',
+  plugin_failed: 'env_error',
+  unknown_agent: 'env_error',
+  unknown_tool: 'env_error',
+  unknown_environment: 'env_error',
   engine_unavailable: 'engine_error',
   engine_error: 'engine_error',
 };

@@ -11,22 +11,36 @@ import type { Evaluation, Evaluator, EvaluatorLookup } from '../../evaluators/ev
 import type { FinalEvaluation, PostRunHook } from '../../evaluators/post-run-hook.ts';
 import { type Collected, collect } from '../../runtimes/collect.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
-import type { ArtifactsReport, EgressReport, Outcome, SessionSummary, TaskStep } from '../../schema/index.ts';
+import type {
+  ArtifactsReport,
+  CallSums,
+  EgressReport,
+  Outcome,
+  PolicyVersions,
+  SessionCost,
+  SessionSummary,
+  TaskStep,
+} from '../../schema/index.ts';
 import type { BuilderRegistry } from '../../tokens/builders/registry.ts';
+import { callSumsOf } from '../../tokens/call-sums.ts';
 import type { Completion } from '../../tokens/completion.ts';
+import type { SameText } from '../../tokens/drift.ts';
 import { proveSameText } from '../../tokens/drift-proof.ts';
 import type { GraphOptions } from '../../tokens/graph.ts';
 import { encodeRecords } from '../../tokens/records.ts';
 import { type BuiltTraces, buildTraces, encodeTrajectory, type TrajectoryEnding } from '../../tokens/trajectory.ts';
 import type { Attempt } from './attempt.ts';
-import { evaluatedSession, explicitRewards } from './evaluated-session.ts';
+import { episodeScores, evaluatedSession, explicitRewards } from './evaluated-session.ts';
 import { classify, sessionError } from './failure.ts';
+import { searchTextOf } from './search-text.ts';
 
 /**
  * Maximum time to pack artifacts, in seconds: enough for some hundred MiB. The time is limited because an agent can create a file tree that
  * takes arbitrarily long to pack, which would keep a POSTRUN worker busy.
  */
 const COLLECT_SECONDS = 20;
+/** Beginning of the names of an episode's metrics that count the failed calls of a tool. */
+const FAILED_CALLS = 'failed.';
 /**
  * Maximum time in milliseconds to wait for the engines to convert the session's token ids to text, which normally takes milliseconds. An
  * engine that takes longer counts as unresponsive and must not delay the result.
@@ -118,7 +132,8 @@ export async function evaluate(
     }));
     const renewFreshRuntime = (signal: AbortSignal): Promise<Runtime> => raceAbort(input.renewFreshRuntime(), signal);
     const { status } = OUTCOMES[outcome];
-    const context = { spec, status, runtime, freshRuntime: fresh, renewFreshRuntime, session, steps };
+    const episode = attempt.episode === null ? null : episodeScores(attempt.episode);
+    const context = { spec, status, runtime, freshRuntime: fresh, renewFreshRuntime, session, steps, episode };
     const evaluation = await timer.run('eval', null, attempt.signal, (budget) =>
       guarded(budget, (signal) => evaluator.evaluate(context, signal)),
     );
@@ -234,7 +249,7 @@ export function encodeResult(
   attempt: Attempt,
   built: BuiltTraces | null,
   evaluation: FinalEvaluation,
-  input: Pick<PostrunInput, 'completions' | 'artifacts' | 'egress' | 'nodeId'>,
+  input: Pick<PostrunInput, 'completions' | 'engines' | 'artifacts' | 'egress' | 'nodeId'>,
 ): DeliveredResult {
   let trajectory: Buffer | null = null;
   let completions: Buffer | null = null;
@@ -248,14 +263,30 @@ export function encodeResult(
   }
   const summary = summaryOf(attempt, built, evaluation, input);
   const artifacts = input.artifacts?.archive ?? null;
-  return withinResultLimit({ summary, trajectory, completions, artifacts });
+  const text = searchTextOf(input.completions);
+  const result = withinResultLimit({ summary, trajectory, completions, artifacts, text });
+  return { ...result, summary: { ...result.summary, cost: costOf(attempt, input.completions, result) } };
+}
+
+/** Returns what a session with this result has used. */
+function costOf(attempt: Attempt, calls: readonly Completion[], result: DeliveredResult): SessionCost {
+  const { trajectory, completions, artifacts, summary } = result;
+  const parts = [trajectory, completions, artifacts];
+  return {
+    prompt_tokens: calls.reduce((sum, { usage }) => sum + usage.prompt_tokens, 0),
+    sampled_tokens: calls.reduce((sum, { usage }) => sum + usage.completion_tokens, 0),
+    engine_ms: summary.calls?.engine_ms ?? 0,
+    sandbox_ms: attempt.lease.task.runtime?.backend === 'none' ? null : summary.timing.total_ms,
+    node_cpu_ms: attempt.cpuUs / 1000,
+    stored_bytes: parts.reduce((sum, part) => sum + (part?.length ?? 0), 0),
+  };
 }
 
 function summaryOf(
   attempt: Attempt,
   built: BuiltTraces | null,
   evaluation: FinalEvaluation,
-  input: Pick<PostrunInput, 'completions' | 'artifacts' | 'egress' | 'nodeId'>,
+  input: Pick<PostrunInput, 'completions' | 'engines' | 'artifacts' | 'egress' | 'nodeId'>,
 ): SessionSummary {
   const { lease } = attempt;
   return sessionSummary(lease, outcomeOf(attempt), {
@@ -266,7 +297,9 @@ function summaryOf(
     trace_count: built?.traces.length ?? 0,
     trainable_tokens: built?.audit.tokens.trained ?? 0,
     completion_count: input.completions.length,
+    policy_versions: policyVersionsOf(input.completions),
     audit: built?.audit ?? null,
+    calls: callsOf(attempt, input),
     timing: attempt.timing(),
     agent: attempt.agent,
     artifacts: artifactsReport(input.artifacts),
@@ -313,16 +346,46 @@ export async function graphOptionsOf(
   completions: readonly Completion[],
   engines: Decoder,
 ): Promise<GraphOptions> {
-  const { pool } = attempt.lease.task.engine;
-  // The pool has no engines if they were removed after the session ended.
-  const present = engines.info().some((engine) => engine.pool === pool);
-  const closeIds = present ? engines.modeOf(pool, 'auto').template.close_ids : [];
-  const names = { completionId: `${attempt.id}.drift`, sessionId: attempt.id, pool };
+  const { pool, extra_pools: extraPools = [] } = attempt.lease.task.engine;
+  const known = extraPools.length === 0 ? [] : engines.info();
+  const pools = new Map(known.map((engine) => [engine.engine_id, engine.pool]));
+  // A reply of an engine that is no longer there counts to the pool of the task.
+  const repliesOf = (name: string): Completion[] =>
+    completions.filter(({ engineId }) => (pools.get(engineId) ?? pool) === name);
+  const closeIds = closeIdsOf(pool, engines);
   const timer = attempt.newTimer(DRIFT_PROOF_MS);
-  const sameText = await timer.run('build', null, attempt.signal, (signal) =>
-    proveSameText(completions, closeIds, (ids) => engines.detokenize(ids, names, signal)),
-  );
-  return { closeIds, sameText };
+  return timer.run('build', null, attempt.signal, async (signal) => {
+    const proofOf = (name: string, ofPool: readonly Completion[], closing: readonly number[]): Promise<SameText> => {
+      const names = { completionId: `${attempt.id}.drift`, sessionId: attempt.id, pool: name };
+      return proveSameText(ofPool, closing, (ids) => engines.detokenize(ids, names, signal));
+    };
+    const proofs = [await proofOf(pool, repliesOf(pool), closeIds)];
+    const closeIdsByModel = new Map<string, readonly number[]>();
+    for (const extra of extraPools) {
+      const ofPool = repliesOf(extra);
+      const closing = closeIdsOf(extra, engines);
+      for (const { model } of ofPool) closeIdsByModel.set(model, closing);
+      proofs.push(await proofOf(extra, ofPool, closing));
+    }
+    return { closeIds, closeIdsByModel, sameText: agreed(proofs) };
+  });
+}
+
+/** Returns the token ids that close a turn; none when the pool has no engines, because they were removed after the session ended. */
+function closeIdsOf(pool: string, engines: Decoder): readonly number[] {
+  const isThere = engines.info().some((engine) => engine.pool === pool);
+  return isThere ? engines.modeOf(pool, 'auto').template.close_ids : [];
+}
+
+/** Returns whether two token sequences have the same text by the proofs that compared them; `null` when there is none, or they disagree. */
+function agreed(proofs: readonly SameText[]): SameText {
+  const [only] = proofs;
+  if (only !== undefined && proofs.length === 1) return only;
+  return (sampled, rendered) => {
+    const found = new Set(proofs.map((proof) => proof(sampled, rendered)).filter((same) => same !== null));
+    const [same = null] = found;
+    return found.size === 1 ? same : null;
+  };
 }
 
 /**
@@ -363,6 +426,22 @@ function artifactsReport(collected: Collected | null): ArtifactsReport | null {
 
 function outcomeOf(attempt: Attempt): Outcome {
   return attempt.failure?.outcome ?? 'completed';
+}
+
+/** Returns the versions of the first and the last sampled token; `null` when no token was sampled. */
+function policyVersionsOf(completions: readonly Completion[]): PolicyVersions | null {
+  const spans = completions.flatMap(({ versionSpans }) => versionSpans);
+  const [first, last] = [spans[0], spans.at(-1)];
+  return first === undefined || last === undefined ? null : { first: first.version, last: last.version };
+}
+
+/** Returns the sums of the calls of an attempt. Failed calls of tools are known for floe agents, which count them. */
+function callsOf(attempt: Attempt, { completions, engines }: Pick<PostrunInput, 'completions' | 'engines'>): CallSums {
+  const kinds = new Map(engines.info().map(({ engine_id, kind }) => [engine_id, kind]));
+  const failures = Object.entries(attempt.agent?.episode?.metrics ?? {})
+    .filter(([name]) => name.startsWith(FAILED_CALLS))
+    .map(([name, count]) => [name.slice(FAILED_CALLS.length), count] as const);
+  return callSumsOf(completions, (id) => kinds.get(id) ?? null, Object.fromEntries(failures));
 }
 
 function policyVersionCount(completions: readonly Completion[]): number {

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { canonicalJson } from '../../core/canonical-json.ts';
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, sleep, systemClock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { Semaphore } from '../../core/semaphore.ts';
 import { runPrepare } from '../../runtimes/prepare.ts';
@@ -19,6 +19,8 @@ import { PreparedKeys } from './prepared-key.ts';
 import type { PreparedSnapshots } from './prepared-snapshots.ts';
 import type { ReuseRequest } from './reused-runtimes.ts';
 
+const MS_PER_SECOND = 1_000;
+
 /** Counts of the sandboxes of one back end, such as bubblewrap, that are starting or wait for their start. */
 type StartCount = {
   readonly starting: number;
@@ -27,15 +29,23 @@ type StartCount = {
   readonly limit: number | null;
 };
 
+/** Limits of one kind, by back end. A back end without an entry has no such limit. */
+type ByBackend = Partial<Record<RuntimeBackend, number>>;
+
 /**
- * Limits how many sandboxes of each back end may be starting concurrently. This limit is separate from the number of INIT workers, which
+ * Limits how many sandboxes of each back end may be starting concurrently, and how many may start per second. These limits are separate from the number of INIT workers, which
  * also run prepare actions: a container engine or a shared disk may support fewer concurrent starts than preparations.
  */
 export class StartLimits {
   private readonly semaphores = new Map<RuntimeBackend, Semaphore>();
   private readonly starting = new Map<RuntimeBackend, number>();
+  private readonly rates = new Map<RuntimeBackend, StartRate>();
 
-  constructor(limits: Partial<Record<RuntimeBackend, number>>) {
+  /** `rates` are starts per second on `clock`. */
+  constructor(limits: ByBackend, rates: ByBackend = {}, clock: Clock = systemClock) {
+    for (const [backend, perSecond] of Object.entries(rates)) {
+      this.rates.set(backend as RuntimeBackend, new StartRate(perSecond, clock));
+    }
     for (const [backend, limit] of Object.entries(limits)) {
       this.semaphores.set(backend as RuntimeBackend, new Semaphore(limit));
     }
@@ -47,9 +57,12 @@ export class StartLimits {
    */
   async acquire(backend: RuntimeBackend, signal: AbortSignal): Promise<StartPermit> {
     const release = (await this.semaphores.get(backend)?.acquire(signal)) ?? (() => {});
-    if (signal.aborted) {
+    try {
+      await this.rates.get(backend)?.pass(signal);
+      signal.throwIfAborted();
+    } catch (error) {
       release();
-      throw signal.reason;
+      throw error;
     }
     this.count(backend, 1);
     let ended = false;
@@ -62,18 +75,50 @@ export class StartLimits {
   }
 
   counts(): ReadonlyMap<RuntimeBackend, StartCount> {
-    const backends = new Set([...this.semaphores.keys(), ...this.starting.keys()]);
+    const backends = new Set([...this.semaphores.keys(), ...this.rates.keys(), ...this.starting.keys()]);
     return new Map(
       [...backends].map((backend) => {
         const semaphore = this.semaphores.get(backend);
         const starting = this.starting.get(backend) ?? 0;
-        return [backend, { starting, waiting: semaphore?.waiting ?? 0, limit: semaphore?.size ?? null }];
+        const waiting = (semaphore?.waiting ?? 0) + (this.rates.get(backend)?.waiting ?? 0);
+        return [backend, { starting, waiting, limit: semaphore?.size ?? null }];
       }),
     );
   }
 
   private count(backend: RuntimeBackend, change: number): void {
     this.starting.set(backend, (this.starting.get(backend) ?? 0) + change);
+  }
+}
+
+/** Spaces the starts of sandboxes evenly: a start follows the previous one after at least one second divided by the rate. */
+class StartRate {
+  private readonly clock: Clock;
+  private readonly intervalMs: number;
+  /** Held by the sandbox that starts next. */
+  private readonly turn = new Semaphore(1);
+  private nextMs = Number.NEGATIVE_INFINITY;
+
+  constructor(perSecond: number, clock: Clock) {
+    this.clock = clock;
+    this.intervalMs = MS_PER_SECOND / perSecond;
+  }
+
+  /** Number of sandboxes that wait for their start. */
+  get waiting(): number {
+    return this.turn.waiting + this.turn.inUse;
+  }
+
+  /** Waits until the next start, in the order of the calls. Rejects with the reason of `signal` when it aborts. */
+  async pass(signal: AbortSignal): Promise<void> {
+    const end = await this.turn.acquire(signal);
+    try {
+      const waitMs = this.nextMs - this.clock.monotonicMs();
+      if (waitMs > 0) await sleep(this.clock, waitMs, signal);
+      this.nextMs = this.clock.monotonicMs() + this.intervalMs;
+    } finally {
+      end();
+    }
   }
 }
 

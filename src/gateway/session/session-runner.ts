@@ -1,6 +1,8 @@
+import type { AgentHost } from '../../agent-host/agent-host.ts';
 import type { DeliveredResult } from '../../client/node-api.ts';
 import { linkAbort, onAbort, raceAbort } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
+import type { CpuMeter } from '../../core/cpu-meter.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { newSessionKey } from '../../core/ids.ts';
 import type { Span } from '../../core/tracing.ts';
@@ -20,6 +22,7 @@ import type { StagePools } from '../node/stage-pools.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
 import type { Attempt } from './attempt.ts';
 import { classify, type FailedStage, sessionError } from './failure.ts';
+import { runFloeAgent } from './floe-agent-stage.ts';
 import { leaseLostError, partialResultOf } from './partial-result.ts';
 import {
   buildResult,
@@ -48,6 +51,7 @@ export type RunnerDeps = SandboxDeps & {
   /** Maximum time that a stage may make no progress, in seconds, for tasks that set no limit of their own; `null` for no limit. */
   readonly stallSeconds: number | null;
   readonly nodeId: string;
+  readonly cpu: Pick<CpuMeter, 'take'>;
   readonly pools: StagePools;
   readonly proxy: ModelProxy;
   readonly harnesses: ReadonlyMap<string, HarnessAdapter>;
@@ -56,6 +60,8 @@ export type RunnerDeps = SandboxDeps & {
    * when the harness is not installed.
    */
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
+  /** Runs the agents of the harness `floe`. */
+  readonly agentHost: Pick<AgentHost, 'run'>;
   readonly builders: BuilderRegistry;
   /** The operator's hooks, in the order in which they run after the evaluation. */
   readonly hooks: readonly PostRunHook[];
@@ -182,7 +188,11 @@ class SessionRun {
     await this.within(agent_seconds, async (signal) => {
       const run = linkAbort(signal, this.callsUsedUp.signal);
       try {
-        await runAgent(attempt, runtime, this.agentRun(instruction, session), run.signal);
+        const agentRun = this.agentRun(instruction, session);
+        if (agentRun.adapter.runsOnNode) {
+          const { origin: proxyOrigin } = deps.proxy;
+          await runFloeAgent(attempt, runtime, { ...agentRun, proxyOrigin }, deps.agentHost, run.signal);
+        } else await runAgent(attempt, runtime, agentRun, run.signal);
       } finally {
         run.release();
       }
@@ -314,6 +324,7 @@ class SessionRun {
       // Artifacts are packed after the evaluation, so that packing a large file tree does not reduce the time for grading.
       this.artifacts = await collectArtifacts(attempt, this.sandboxes.agent);
       if (this.isStopped()) return null;
+      attempt.cpuUs += this.deps.cpu.take();
       return attempt.measure(
         'build_ms',
         async () => encodeResult(attempt, built, evaluation, this.postrunInput()),
@@ -416,7 +427,11 @@ class SessionRun {
       attempt: lease.attempt,
       sampleIndex: lease.sample_index,
       key: this.key,
-      socketPath: this.requireRuntime().isolation === 'none' ? null : this.sandboxes.proxySocketPath,
+      // An agent on the node reaches the proxy by its TCP listener, and its sandbox does not reach it at all.
+      socketPath:
+        this.requireRuntime().isolation === 'none' || this.adapter?.runsOnNode === true
+          ? null
+          : this.sandboxes.proxySocketPath,
       modelName: agent.model_name,
       modelAliases: agent.model_aliases,
       callRules: callRulesOf(agent),
@@ -433,7 +448,10 @@ class SessionRun {
       },
       sampling: lease.task.sampling,
       engine: lease.task.engine,
-      onProgress: (turns, sampledTokens) => attempt.recordCalls(turns, sampledTokens),
+      onProgress: (turns, sampledTokens, reply) => {
+        attempt.cpuUs += deps.cpu.take();
+        attempt.recordCalls(turns, sampledTokens, reply);
+      },
       onActivity: attempt.recordProgress,
       span,
       admit: () => deps.assertLease(attempt),

@@ -1,13 +1,13 @@
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { evalRuntimeSpec } from '../../core/eval-runtime.ts';
+import type { HostPatterns } from '../../core/host-rules.ts';
 import { usesFreshRuntime } from '../../evaluators/evaluator.ts';
 import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
 import type { Logger } from '../../observe/log.ts';
 import type { ModelProxy } from '../../proxy/http/proxy.ts';
 import type { Runtime, StartRequest } from '../../runtimes/runtime.ts';
 import type { Lease } from '../../schema/index.ts';
-import type { HostPatterns } from '../egress/rules.ts';
 import { openSessionEgress, type SessionEgress } from '../egress/session-egress.ts';
 import type { Attempt } from './attempt.ts';
 import type { FreshRuntime } from './postrun-stage.ts';

@@ -1,4 +1,5 @@
 import { resolve } from 'node:path';
+import { fileLines, listingLines, outputTexts, replacedText, runNotes, TOOL_DESCRIPTIONS } from '../tool-texts.ts';
 import { ToolError } from '../tools.ts';
 import { ArgumentError, type McpContent, type McpTool, type McpToolResult } from './mcp-protocol.ts';
 import type { TextFiles } from './text-files.ts';
@@ -20,21 +21,19 @@ export function mcpTools(shell: ToolSession, python: ToolSession, files: TextFil
   const tools: McpTool[] = [
     {
       name: 'bash',
-      description:
-        'Runs a command in a shell that keeps its state: directory, variables and background processes. Without a terminal and without stdin.',
+      description: TOOL_DESCRIPTIONS.bash,
       inputSchema: schema({ command: 'string', timeout_seconds: 'number' }, ['command']),
       async call(args, onCancel) {
         const code = text(args, 'command');
         const ended = await inTurn(shell, onCancel, () => shell.run(Buffer.from(code), limits(args)));
         const exit = ended.signal ?? ended.exitCode;
-        const parts = [...outputs(ended), ...notes(ended, 'shell'), ...(exit === 0 ? [] : [`[exit code: ${exit}]`])];
+        const parts = [...outputs(ended), ...runNotes(ended, 'shell'), ...(exit === 0 ? [] : [`[exit code: ${exit}]`])];
         return result([textContent(parts)], exit !== 0 || ended.timedOut);
       },
     },
     {
       name: 'python',
-      description:
-        'Runs Python code in a process that keeps its state, and returns output, the value of the last expression and images.',
+      description: TOOL_DESCRIPTIONS.python,
       inputSchema: schema({ code: 'string', timeout_seconds: 'number' }, ['code']),
       async call(args, onCancel) {
         const code = text(args, 'code');
@@ -42,25 +41,23 @@ export function mcpTools(shell: ToolSession, python: ToolSession, files: TextFil
         const outcome = outcomeOf(ended.detail);
         const values = [outcome.result, outcome.error].filter((value) => value !== null);
         const images = outcome.images.map((data) => ({ type: 'image' as const, data, mimeType: 'image/png' }));
-        const parts = [...outputs(ended), ...values, ...notes(ended, 'Python process')];
+        const parts = [...outputs(ended), ...values, ...runNotes(ended, 'Python process')];
         return result([textContent(parts), ...images], outcome.error !== null || ended.processEnd !== null);
       },
     },
     {
       name: 'read_file',
-      description: 'Reads lines of a text file.',
+      description: TOOL_DESCRIPTIONS.readFile,
       inputSchema: schema({ path: 'string', first_line: 'integer', line_count: 'integer' }, ['path']),
       async call(args) {
         const range = { firstLine: count(args, 'first_line') ?? 1, lineCount: count(args, 'line_count') };
-        const { content, nextLine, isCut } = await files.read(path(args), { ...range, maxBytes: MAX_READ_BYTES });
-        const rest =
-          nextLine === null ? [] : [`[${isCut ? 'the line is cut; ' : ''}continue with first_line ${nextLine}]`];
-        return result([{ type: 'text', text: [content.toString(), ...rest].join('\n') }], false);
+        const { content, ...rest } = await files.read(path(args), { ...range, maxBytes: MAX_READ_BYTES });
+        return result([textContent([fileLines({ text: content.toString(), ...rest })])], false);
       },
     },
     {
       name: 'write_file',
-      description: 'Creates a file or replaces its content, and creates missing directories.',
+      description: TOOL_DESCRIPTIONS.writeFile,
       inputSchema: schema({ path: 'string', content: 'string' }, ['path', 'content']),
       async call(args) {
         await files.write(path(args), Buffer.from(text(args, 'content')));
@@ -69,28 +66,23 @@ export function mcpTools(shell: ToolSession, python: ToolSession, files: TextFil
     },
     {
       name: 'edit_file',
-      description: 'Replaces text of a file. old_text must occur exactly once, unless replace_all is true.',
+      description: TOOL_DESCRIPTIONS.editFile,
       inputSchema: schema({ path: 'string', old_text: 'string', new_text: 'string', replace_all: 'boolean' }, [
         ...['path', 'old_text', 'new_text'],
       ]),
       async call(args) {
         const [oldText, newText] = [Buffer.from(text(args, 'old_text')), Buffer.from(text(args, 'new_text'))];
         const replaced = await files.edit(path(args), oldText, newText, args.replace_all === true);
-        return result([textContent([`replaced ${replaced} occurrence${replaced === 1 ? '' : 's'}`])], false);
+        return result([textContent([replacedText(replaced)])], false);
       },
     },
     {
       name: 'list_files',
-      description: 'Lists a directory.',
+      description: TOOL_DESCRIPTIONS.listFiles,
       inputSchema: schema({ path: 'string' }, []),
       async call(args) {
-        const { entries, isPartial } = await files.list(
-          resolve(cwd, args.path === undefined ? '.' : text(args, 'path')),
-        );
-        const lines = entries.map(
-          ({ name, type, bytes }) => `${name}${type === 'directory' ? '/' : ''}\t${bytes ?? type}`,
-        );
-        return result([textContent([...lines, ...(isPartial ? ['[there are more entries]'] : [])])], false);
+        const folder = resolve(cwd, args.path === undefined ? '.' : text(args, 'path'));
+        return result([textContent([listingLines(await files.list(folder))])], false);
       },
     },
   ];
@@ -142,15 +134,7 @@ function textContent(parts: readonly string[]): McpContent {
 type Ended = Awaited<ReturnType<ToolSession['run']>>;
 
 function outputs({ stdout, stderr }: Ended): string[] {
-  return [stdout, stderr].map((bytes) => bytes.toString().replace(/\n$/, '')).filter((output) => output !== '');
-}
-
-function notes({ timedOut, processEnd, droppedBytes }: Ended, what: string): string[] {
-  return [
-    ...(droppedBytes > 0 ? [`[${droppedBytes} bytes in the middle of the output are left out]`] : []),
-    ...(timedOut ? ['[the time limit passed]'] : []),
-    ...(processEnd === null ? [] : [`[the ${what} has ended; the next call starts a new one without its state]`]),
-  ];
+  return outputTexts({ stdout: stdout.toString(), stderr: stderr.toString() });
 }
 
 function outcomeOf(detail: Buffer): PythonOutcome {

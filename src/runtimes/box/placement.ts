@@ -44,12 +44,16 @@ export const ROOT_CAPABILITIES = [
   'SYS_PTRACE',
 ];
 
-/** The programs of floe in a sandbox: the box server and the MCP server. */
-export type BoxPrograms = SandboxPrograms<'box' | 'mcp'>;
+/** The programs of floe in a sandbox: the box server, the MCP server, and the one that operates a browser. */
+export type BoxPrograms = SandboxPrograms<'box' | 'mcp' | 'browser'>;
 
 /** Copies the programs to the directory `dir`, which is mounted in sandboxes. */
 export function copyBoxPrograms(dir: string): Promise<BoxPrograms> {
-  return copySandboxPrograms(dir, { box: 'box/server.js', mcp: 'box/mcp-server.js' });
+  return copySandboxPrograms(dir, {
+    box: 'box/server.js',
+    mcp: 'box/mcp-server.js',
+    browser: 'box/browser/program.js',
+  });
 }
 
 /** Returns the command that starts the box server. */

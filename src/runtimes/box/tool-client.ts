@@ -6,6 +6,9 @@ import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { checkEnvironment, refuseNul } from '../environment.ts';
 import {
+  type BrowserOptions,
+  type BrowserResult,
+  type BrowserView,
   type DirectoryListing,
   type FileEdit,
   type FileText,
@@ -53,6 +56,12 @@ const outcomeSchema: z.ZodType<PythonOutcome> = z.strictObject({
   omitted: z.int().min(0),
 });
 
+const viewSchema: z.ZodType<BrowserView> = z.strictObject({
+  text: z.string(),
+  image: z.strictObject({ type: z.enum(['image/png', 'image/jpeg']), data: z.base64() }).nullable(),
+  failed: z.boolean(),
+});
+
 export type ToolClientParts = {
   readonly connection: BoxConnection;
   readonly clock: Clock;
@@ -96,6 +105,13 @@ export class BoxToolClient implements RuntimeTools {
       // A process that has ended reports no outcome.
       if (detail.length === 0) return { ...common, result: null, error: null, images: [], omitted: 0 };
       return { ...common, ...this.parse(outcomeSchema, detail) };
+    });
+  }
+
+  browser({ program }: BrowserOptions = {}): ToolProcess<BrowserResult> {
+    const spec = { kind: 'browser', program: program ?? null, cwd: '.', env: {} } as const;
+    return this.open(spec, (common, _ended, detail) => {
+      return { ...common, view: detail.length === 0 ? null : this.parse(viewSchema, detail) };
     });
   }
 

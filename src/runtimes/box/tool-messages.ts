@@ -2,12 +2,12 @@ import type { DirectoryEntry, ProcessEnd, ToolFailure } from '../tools.ts';
 
 /*
  * Messages about tools between a gateway and the box server of a sandbox, as headers of frames. `id` is repeated in the reply. `process` is
- * a number that the gateway chose for a shell or a Python process. Paths are absolute.
+ * a number that the gateway chose for a shell, a Python process or a browser. Paths are absolute.
  */
 
-/** How a shell or a Python process is started. */
+/** How a shell, a Python process or a browser is started. */
 export type ToolProcessSpec = {
-  readonly kind: 'shell' | 'terminal' | 'python';
+  readonly kind: 'shell' | 'terminal' | 'python' | 'browser';
   /** The program to start; `null` for the first of the usual programs that exists. Ignored for shells. */
   readonly program: string | null;
   readonly cwd: string;
@@ -62,7 +62,7 @@ export type ToolRequest =
 export type ToolReply =
   | { readonly type: 'tool_done'; readonly id: number }
   | { readonly type: 'tool_failed'; readonly id: number; readonly reason: ToolFailure; readonly message: string }
-  /** The end of a run. The body is stdout, then stderr, then for Python {@link PythonOutcome} as JSON. */
+  /** The end of a run. The body is stdout, then stderr, then for Python {@link PythonOutcome} and for a browser a `BrowserView`, as JSON. */
   | {
       readonly type: 'tool_ended';
       readonly id: number;
@@ -91,7 +91,7 @@ export type PythonOutcome = {
 
 /** Maximum number of entries of a directory that are listed. */
 export const MAX_ENTRIES = 2_000;
-/** Maximum length in bytes of the JSON of a {@link PythonOutcome}. */
+/** Maximum length in bytes of the JSON of a {@link PythonOutcome} or a `BrowserView`. */
 export const MAX_OUTCOME_BYTES = 8 * 1024 * 1024;
 
 export type { DirectoryEntry };

@@ -1,6 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { ToolError } from '../tools.ts';
-import { type Ending, Interpreter } from './interpreter.ts';
+import { browserDialect } from './browser.ts';
+import { type Dialect, type Ending, Interpreter } from './interpreter.ts';
+import type { ProcessSettings } from './programs.ts';
 import { pythonDialect } from './python.ts';
 import { shellDialect } from './shell.ts';
 import { TextFiles } from './text-files.ts';
@@ -82,14 +84,17 @@ export class ToolSession {
       marks: { ...this.options.marks, [TOOL_MARK]: mark },
       marker: `${TOOL_MARK}=${mark}`,
     };
-    const { kind } = this.spec;
-    const dialect = kind === 'python' ? pythonDialect(settings) : shellDialect(settings, kind === 'terminal');
-    const interpreter = await Interpreter.spawn(dialect);
+    const interpreter = await Interpreter.spawn(dialectOf(this.spec.kind, settings));
     this.interpreter = interpreter;
     if (this.isClosed) await interpreter.close();
     await interpreter.setUp();
     return interpreter;
   }
+}
+
+function dialectOf(kind: ToolProcessSpec['kind'], settings: ProcessSettings): Dialect {
+  if (kind === 'python') return pythonDialect(settings);
+  return kind === 'browser' ? browserDialect(settings) : shellDialect(settings, kind === 'terminal');
 }
 
 /** Performs the requests of a gateway about tools. Runs in the sandbox. */

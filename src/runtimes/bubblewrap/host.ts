@@ -88,8 +88,8 @@ export type SandboxHost = {
   readonly hiddenProcFiles: readonly string[];
   /** Files and directories of /proc that change the host, as far as the kernel has them. A sandbox can only read them. */
   readonly readOnlyProcPaths: readonly string[];
-  /** The proxy relay, and the box server and the MCP server, which run tools. */
-  readonly programs: SandboxPrograms<'relay' | 'box' | 'mcp'>;
+  /** The proxy relay, and the programs that run tools: the box server, the MCP server, and the one that operates a browser. */
+  readonly programs: SandboxPrograms<'relay' | 'box' | 'mcp' | 'browser'>;
 };
 
 /** Determines the host's properties, and writes the files that all sandboxes share into the directory `shareDir`. */
@@ -98,7 +98,12 @@ export async function describeHost(shareDir: string, architecture: Architecture)
   await mkdir(join(shareDir, 'etc'), { recursive: true });
   for (const [name, content] of Object.entries(ETC_FILES)) await writeFile(join(shareDir, 'etc', name), content);
   const etcBinds = await prepareEtcBinds(shareDir);
-  const sources = { relay: 'bubblewrap/proxy-relay.js', box: 'box/server.js', mcp: 'box/mcp-server.js' };
+  const sources = {
+    relay: 'bubblewrap/proxy-relay.js',
+    box: 'box/server.js',
+    mcp: 'box/mcp-server.js',
+    browser: 'box/browser/program.js',
+  };
   const programs = await copySandboxPrograms(join(shareDir, 'relay'), sources);
   const filterFile = join(shareDir, 'syscall-filter');
   await writeFile(filterFile, syscallFilter(architecture, DENIED_CALLS));

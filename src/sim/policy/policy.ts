@@ -83,6 +83,13 @@ export class Policy {
     return { scenario: DEFAULT_SCENARIO, rule: 0 };
   }
 
+  /** Returns everything that each rule of the scenarios named `scenario`, or of all scenarios, can write. */
+  scriptedReplies(scenario: string | null = null): readonly ScriptedReply[] {
+    return this.scenarios
+      .filter(({ name }) => scenario === null || name === scenario)
+      .flatMap((one) => one.rules.map((_, rule) => this.reply(one, rule, false)));
+  }
+
   private reply(scenario: Scenario, rule: number, malformed: boolean): ScriptedReply {
     const key = `${scenario.name}/${rule}/${malformed}`;
     let reply = this.replies.get(key);

@@ -1,0 +1,119 @@
+import type { EpisodeResult, ReplyReward } from '../../agent/episode.ts';
+import type { AgentHost } from '../../agent-host/agent-host.ts';
+import type { EpisodeBackend } from '../../agent-host/agent-process.ts';
+import type { EpisodeEnd, EpisodeOrder } from '../../agent-host/protocol.ts';
+import { FloeError } from '../../core/errors.ts';
+import { MAIN_THREAD } from '../../dialects/call-kinds/prompt-view.ts';
+import { floeAgentSettings } from '../../harnesses/floe.ts';
+import { callDirectly } from '../../proxy/session/direct-call.ts';
+import type { ProxySession } from '../../proxy/session/session.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import { type AgentRun, excuseFor, failedAtCallLimit, report } from './agent-stage.ts';
+import type { Attempt } from './attempt.ts';
+import { sessionError } from './failure.ts';
+
+/** `proxyOrigin` is the address of the proxy on the node. */
+type FloeAgentRun = Pick<AgentRun, 'instruction' | 'contextWindow' | 'skills' | 'session' | 'key'> & {
+  readonly proxyOrigin: string;
+};
+
+/**
+ * Runs one episode of an agent of the harness `floe`. Sets the agent report and the episode of the attempt and, if the episode failed, the
+ * failure. Rejects with an error for which the agent is not to blame.
+ */
+export async function runFloeAgent(
+  attempt: Attempt,
+  runtime: Runtime,
+  run: FloeAgentRun,
+  host: Pick<AgentHost, 'run'>,
+  signal: AbortSignal,
+): Promise<void> {
+  const { session } = run;
+  try {
+    const end = await host.run(orderOf(attempt, runtime, run), backendOf(attempt, runtime, session), signal);
+    judge(attempt, runtime, session, end);
+  } catch (error) {
+    attempt.agent = report(session.completionCount, runtime, null);
+    if (failedAtCallLimit(attempt, run, error) || failedAtContext(attempt, session)) return;
+    const excuse = excuseFor(session, false);
+    if (excuse !== null) attempt.fail(excuse);
+    throw error;
+  }
+}
+
+function orderOf(
+  { lease }: Attempt,
+  runtime: Runtime,
+  { instruction, contextWindow, skills, key, proxyOrigin }: FloeAgentRun,
+): EpisodeOrder {
+  const { agent, environment, metadata } = lease.task;
+  const { agent: name, options, tools, hints } = floeAgentSettings(agent);
+  return {
+    ...{ sessionId: lease.session_id, taskId: lease.task_id, agent: name, options, tools, hints, metadata },
+    systemPrompt: agent.system_prompt ?? null,
+    seed: environment?.seed ?? 0,
+    ...{ instruction, environment, skills },
+    limits: { turns: agent.max_turns ?? null, contextTokens: contextWindow },
+    endpoint: { baseUrl: `${proxyOrigin}/s/${key}`, apiKey: key },
+    workdir: runtime.backend === 'none' ? null : runtime.paths.workdir,
+  };
+}
+
+function backendOf(attempt: Attempt, runtime: Runtime, session: ProxySession): EpisodeBackend {
+  return {
+    ask: async (request, signal) => {
+      const { completionId, message, finishReason, usage } = await callDirectly(session, request, signal);
+      return { completionId, message, finishReason, usage };
+    },
+    openTools: runtime.backend === 'none' ? null : (signal) => runtime.openTools(signal),
+    onActivity: attempt.recordProgress,
+  };
+}
+
+/** Sets the episode of the attempt, and its failure from how the episode ended. docs/outcomes.md lists all cases. */
+function judge(attempt: Attempt, runtime: Runtime, session: ProxySession, { result, metrics }: EpisodeEnd): void {
+  const { status, score, seatScores = {}, reason } = result;
+  attempt.episode = { ...result, replyRewards: replyRewardsOf(result, session) };
+  attempt.agent = {
+    ...report(session.completionCount, runtime, null),
+    episode: { status, score, seat_scores: { ...seatScores }, reason, metrics: { ...metrics } },
+  };
+  const excuse = excuseFor(session, status !== 'failed');
+  if (excuse !== null) attempt.fail(excuse);
+  else if (status === 'no_data') attempt.fail({ outcome: 'env_error', error: failure('not_found', reason) });
+  else if (session.completionCount === 0)
+    attempt.fail({ outcome: 'no_completions', error: failure('no_completions', reason) });
+  else if (status === 'truncated') attempt.fail({ outcome: 'truncated_turns', error: failure('turn_limit', reason) });
+  else if (status === 'timeout')
+    attempt.fail({ outcome: 'agent_timeout', error: failure('deadline_exceeded', reason) });
+  else if (status === 'failed') attempt.fail({ outcome: 'agent_error', error: failure('harness_failed', reason) });
+}
+
+/**
+ * Returns the rewards of replies, of which an agent may know the order instead of the ids. Throws `plugin_failed` when it gave another number
+ * of rewards than it has replies.
+ */
+function replyRewardsOf(
+  { replyRewards = [], stepScores = [] }: EpisodeResult,
+  session: ProxySession,
+): readonly ReplyReward[] {
+  if (stepScores.length === 0) return replyRewards;
+  const replies = session.completions().filter(({ callKind, thread }) => callKind === 'main' && thread === MAIN_THREAD);
+  if (replies.length !== stepScores.length) {
+    const counts = `${stepScores.length} scores of steps, and its model gave ${replies.length} replies`;
+    throw new FloeError('plugin_failed', `the result of the agent has ${counts}`);
+  }
+  return replies.map(({ completionId }, index) => ({ completionId, reward: stepScores[index] ?? 0 }));
+}
+
+function failure(code: FloeError['code'], reason: EpisodeResult['reason']): ReturnType<typeof sessionError> {
+  return sessionError(new FloeError(code, `the agent's episode: ${reason}`), 'agent');
+}
+
+/** Fails the attempt and returns true when the conversation no longer fits into the context of the model. */
+function failedAtContext(attempt: Attempt, { failures }: ProxySession): boolean {
+  const error = failures.ofMain;
+  if (error?.details.context_overflow !== true) return false;
+  attempt.fail({ outcome: 'truncated_context', error: sessionError(error, 'agent') });
+  return true;
+}
