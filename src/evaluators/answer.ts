@@ -1,9 +1,10 @@
 import { z } from 'zod';
+import { lastBoxed } from '../core/boxed-text.ts';
 import { MIB } from '../core/bytes.ts';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
-import { choiceOf, lastBoxed, MAX_TEXT_CHARS, normalText, withoutDelimiters, wordF1 } from './answer-text.ts';
+import { choiceOf, MAX_TEXT_CHARS, normalText, withoutDelimiters, wordF1 } from './answer-text.ts';
 import { folderOf, relativePathSchema } from './carried-paths.ts';
 import { isRuntimeFailure } from './commands.ts';
 import { type Evaluation, type EvaluationContext, type Evaluator, finalText } from './evaluator.ts';

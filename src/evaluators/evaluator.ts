@@ -29,10 +29,29 @@ export type EvaluatedSession = {
   readonly messages: readonly ChatMessage[];
   /** Empty when the traces could not be built. */
   readonly traces: readonly TraceView[];
+  /** Final answer of an agent that names one, such as a floe agent with the tool `finish`; default: none. */
+  readonly answer?: string;
 };
 
 /** The evaluation of one step of a task; `null` for a step that did not run. */
 export type StepEvaluation = { readonly name: string; readonly evaluation: Evaluation | null };
+
+/** What a floe agent said about its episode. */
+export type EpisodeScores = {
+  /** `null` when the agent gave no score. */
+  readonly score: number | null;
+  readonly seatScores: Readonly<Record<string, number>>;
+  /** Why the episode ended; absent when the agent does not say it. */
+  readonly reason?: string;
+  /** Reward of each reply, and the state in which it was given where the environment names its states. */
+  readonly replyRewards: readonly {
+    readonly completionId: string;
+    readonly reward: number;
+    readonly stateHash?: string;
+    /** Player who gave the reply, in an episode of several. */
+    readonly seat?: string;
+  }[];
+};
 
 export type EvaluationContext = {
   readonly spec: EvaluatorSpec;
@@ -51,6 +70,8 @@ export type EvaluationContext = {
    */
   readonly renewFreshRuntime?: (signal: AbortSignal) => Promise<Runtime>;
   readonly session: EvaluatedSession;
+  /** What the agent said about its episode; `null` or absent for the other harnesses. */
+  readonly episode?: EpisodeScores | null;
   /** The evaluations of the steps of the task, in their order; default: none, for a task without steps. */
   readonly steps?: readonly StepEvaluation[];
 };
@@ -106,8 +127,9 @@ export type EvaluatorLookup = {
   check(spec: EvaluatorSpec): void;
 };
 
-/** Returns the text of the agent's final answer: its last message, without thinking and tool calls. Empty when there is none. */
-export function finalText({ messages }: EvaluatedSession): string {
+/** Returns the text of the agent's final answer: as it named it, or its last message without thinking and tool calls. Empty when there is none. */
+export function finalText({ messages, answer }: EvaluatedSession): string {
+  if (answer !== undefined) return answer;
   const last = messages.at(-1);
   return last?.role === 'assistant' ? (last.content ?? '') : '';
 }

@@ -5,6 +5,7 @@ import { parseAs } from '../core/parse.ts';
 import type { EvaluatorSpec } from '../schema/index.ts';
 import { answerEvaluator } from './answer.ts';
 import { codeTestsEvaluator } from './code-tests.ts';
+import { environmentEvaluator } from './environment.ts';
 import type { Evaluator, EvaluatorLookup } from './evaluator.ts';
 import { type HostSource, harborEvaluator } from './harbor.ts';
 import { type JudgeEngine, judgeEvaluator } from './judge.ts';
@@ -44,6 +45,7 @@ export function evaluatorRegistry(
   const check = (spec: EvaluatorSpec): void => get(spec.strategy).checkConfig(spec.config, spec);
   const builtIn = [
     sessionCompletedEvaluator,
+    environmentEvaluator,
     testOnOutputEvaluator(clock),
     scriptEvaluator(clock),
     codeTestsEvaluator(clock),

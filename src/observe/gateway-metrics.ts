@@ -166,6 +166,11 @@ export type GatewayMetrics = {
   readonly links: Counter<TokenSource | 'link'>;
   readonly drift: Counter<TokenSource | 'drift'>;
   readonly excluded: Counter<TokenSource | 'reason'>;
+  readonly processEnds: Counter;
+  readonly engineSeconds: Counter<'harness'>;
+  readonly sandboxSeconds: Counter<'harness'>;
+  readonly cpuSeconds: Counter<'harness'>;
+  readonly storedBytes: Counter<'harness'>;
   readonly leaked: Counter<'when'>;
   readonly recovered: Counter<'outcome'>;
   readonly damaged: Counter;
@@ -269,6 +274,35 @@ export function createGatewayMetrics(): GatewayMetrics {
       labelNames: [...TOKEN_SOURCE, 'reason'],
       registers,
     }),
+    processEnds: new Counter({
+      name: 'floe_node_process_ends_total',
+      help: 'Processes of a node with several that ended unexpectedly; their sessions are retried',
+      registers,
+    }),
+    engineSeconds: new Counter({
+      name: 'floe_session_engine_seconds_total',
+      help: 'Time that engines took for the calls of finished sessions, summed over calls',
+      labelNames: ['harness'],
+      registers,
+    }),
+    sandboxSeconds: new Counter({
+      name: 'floe_session_sandbox_seconds_total',
+      help: 'Time from the lease to the result of finished sessions that have a sandbox',
+      labelNames: ['harness'],
+      registers,
+    }),
+    cpuSeconds: new Counter({
+      name: 'floe_session_cpu_seconds_total',
+      help: 'CPU time of the gateway process that counts to finished sessions',
+      labelNames: ['harness'],
+      registers,
+    }),
+    storedBytes: new Counter({
+      name: 'floe_session_stored_bytes_total',
+      help: 'Bytes of the trajectories, records of completions and artifacts of finished sessions',
+      labelNames: ['harness'],
+      registers,
+    }),
     leaked: new Counter({
       name: 'floe_sandbox_leaked_total',
       help: 'Sandbox remainders that had to be removed: at the start, after a dead gateway, or while running',
@@ -300,7 +334,13 @@ export function recordSession(
   tallies: readonly AuditTally[],
   versions: number,
 ): void {
-  const { timing } = summary;
+  const { timing, cost } = summary;
+  if (cost !== null) {
+    metrics.engineSeconds.inc({ harness }, cost.engine_ms / MS_PER_SECOND);
+    metrics.sandboxSeconds.inc({ harness }, (cost.sandbox_ms ?? 0) / MS_PER_SECOND);
+    metrics.cpuSeconds.inc({ harness }, cost.node_cpu_ms / MS_PER_SECOND);
+    metrics.storedBytes.inc({ harness }, cost.stored_bytes);
+  }
   metrics.sessions.inc({ outcome: summary.outcome });
   const stages = { init: timing.init_ms, running: timing.running_ms, eval: timing.eval_ms, postrun: timing.postrun_ms };
   for (const [stage, ms] of Object.entries(stages))

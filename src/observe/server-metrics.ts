@@ -49,6 +49,26 @@ export class ServerMetrics {
   private readonly callbacks = this.gauge('undelivered_callbacks', 'Callbacks that are not acknowledged yet', []);
   private readonly holding = this.gauge('holding_back', 'Sessions that wait because of a limit, by limit', ['limit']);
   private readonly bottleneck = this.gauge('bottleneck', '1 for the limit that delays the most sessions now', ['name']);
+  private readonly batchGroups = this.gauge(
+    'batch_groups',
+    'Groups of the running batch streams of each trainer, by state: running, ready, handed, expired, restarted',
+    ['trainer', 'state'],
+  );
+  private readonly rejectedGroups = this.gauge(
+    'batch_groups_rejected',
+    'Groups of the running batch streams of each trainer that were not informative, by reason',
+    ['trainer', 'reason'],
+  );
+  private readonly staleness = this.gauge(
+    'batch_staleness_versions',
+    'How many policy steps the oldest group of the last batch is older than the policy: the largest of the running streams of each trainer',
+    ['trainer'],
+  );
+  private readonly usefulShare = this.gauge(
+    'batch_useful_share',
+    'Tokens of handed and ready groups, divided by those of all ended groups of the running batch streams of each trainer',
+    ['trainer'],
+  );
   private readonly counters = new Map<string, Counter>();
   private server: MeasuredServer | null = null;
 
@@ -78,6 +98,7 @@ export class ServerMetrics {
     set(this.sessions, 'status', status.sessions);
     set(this.tasks, 'status', status.tasks);
     this.updateTrainers(status.trainers);
+    this.updateBatches(status.batch_streams);
     this.updateNodes(status.nodes);
     this.callbacks.set(status.undelivered_callbacks);
     this.holding.reset();
@@ -96,6 +117,26 @@ export class ServerMetrics {
       this.uncollected.inc({ trainer }, one.uncollected_results);
       this.uncollectedBytes.inc({ trainer }, one.uncollected_bytes);
     }
+  }
+
+  /** The streams of a trainer are summed, since some trainers create a stream for each step. */
+  private updateBatches(streams: RolloutStatus['batch_streams']): void {
+    for (const gauge of [this.batchGroups, this.rejectedGroups, this.staleness, this.usefulShare]) gauge.reset();
+    const staleness = new Map<string, number>();
+    const tokens = new Map<string, { useful: number; ended: number }>();
+    for (const stream of streams) {
+      const { trainer, running, ready, handed, expired, restarted, ended_tokens: ended } = stream;
+      for (const [state, groups] of Object.entries({ running, ready, handed, expired, restarted }))
+        this.batchGroups.inc({ trainer, state }, groups);
+      for (const [reason, groups] of Object.entries(stream.rejected))
+        this.rejectedGroups.inc({ trainer, reason }, groups);
+      if (stream.staleness !== null)
+        staleness.set(trainer, Math.max(stream.staleness, staleness.get(trainer) ?? stream.staleness));
+      const sum = tokens.get(trainer) ?? { useful: 0, ended: 0 };
+      tokens.set(trainer, { useful: sum.useful + (stream.useful_share ?? 0) * ended, ended: sum.ended + ended });
+    }
+    for (const [trainer, steps] of staleness) this.staleness.set({ trainer }, steps);
+    for (const [trainer, { useful, ended }] of tokens) if (ended > 0) this.usefulShare.set({ trainer }, useful / ended);
   }
 
   private updateNodes(nodes: RolloutStatus['nodes']): void {

@@ -3,17 +3,23 @@ import type { RolloutContext } from './context.ts';
 import { removeDrainedNodes } from './nodes/nodes.ts';
 import { sweepRetention } from './retention.ts';
 import { sweepDeadlines } from './sessions/cancel.ts';
+import { foldFacts } from './sessions/facts.ts';
 import { sweepExpired } from './sessions/retry.ts';
 import { postponeWhileUnavailable } from './watched-store.ts';
 
+/** Number of changes of the numbers of tasks from which on a sweep replaces them by their sums, so that the status reads few rows. */
+const FOLD_COUNTS_AT = 500;
+
 /**
- * Runs one round of the sweeps: takes back expired leases, cancels tasks whose deadline has passed, and removes drained nodes. Several
- * servers on one store may do so concurrently.
+ * Runs one round of the sweeps: takes back expired leases, cancels tasks whose deadline has passed, removes drained nodes, and adds
+ * ended sessions to the totals. Several servers on one store may do so concurrently.
  */
 export async function sweepOnce(context: RolloutContext): Promise<void> {
   await sweepExpired(context);
   await sweepDeadlines(context);
   await removeDrainedNodes(context);
+  await foldFacts(context);
+  await context.store.transaction((tables) => tables.tasks.foldCounts(FOLD_COUNTS_AT));
 }
 
 /** Calls {@link sweepOnce} every `sweep_seconds` until the server closes. */

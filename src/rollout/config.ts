@@ -40,6 +40,11 @@ const callbackSecretSchema = z
     'must be whsec_ followed by at least 24 bytes in base64; create one with `echo whsec_$(openssl rand -base64 32)`',
   );
 
+/** Whether a text is an origin as browsers send it: scheme, host and port of a page, or `null` for a page that has none. */
+function isOrigin(text: string): boolean {
+  return text === 'null' || (URL.canParse(text) && new URL(text).origin === text);
+}
+
 /** The configuration of a rollout server. `GET /rollout/status` shows it without secrets and without nested values. */
 export const rolloutConfigSchema = z.strictObject({
   host: z.string().min(1).default('127.0.0.1').describe('name or address of the interface on which the server listens'),
@@ -73,12 +78,50 @@ export const rolloutConfigSchema = z.strictObject({
     .record(z.string().min(1), prorlHandlerSchema)
     .default({})
     .describe(
-      'templates of the tasks of ProRL Agent clients by `data_source`; `{{instance.path}}` stands for a field of the instance',
+      'templates of the tasks of ProRL Agent clients by `data_source`, with `*` for all others; `{{instance.path}}` stands for a field of the instance',
     ),
   evaluators: z
     .array(idSchema)
     .default([])
     .describe('names of the custom evaluators that the nodes have, so that tasks may use them'),
+  plugins: z
+    .array(idSchema)
+    .default([])
+    .describe(
+      "names of the agents, environments and tools that the nodes have beside floe's own, so that tasks may use them",
+    ),
+  dataset_dir: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('directory below which batch streams may name files of rows; null: none'),
+  tokenizers: z
+    .record(z.string().min(1), z.string().min(1))
+    .default({})
+    .describe(
+      'folders with the tokenizer.json of a model, by the name that engines give it: the dashboard shows the texts of tokens with them',
+    ),
+  page_origins: z
+    .array(z.string().refine(isOrigin, 'must be an origin such as https://docs.example.org, or null'))
+    .default([])
+    .describe(
+      'origins of other web pages that may call the API from a browser, with a token: `https://docs.example.org`, or `null` for pages that were opened as files',
+    ),
+  search_kb: z
+    .int()
+    .min(0)
+    .max(64)
+    .default(16)
+    .describe(
+      'thousands of characters of the messages of each session by which `GET /sessions?text=` finds it: the beginning and the end; 0: none, and no search',
+    ),
+  batch_filters: z
+    .record(idSchema, z.string().min(1))
+    .default({})
+    .describe(
+      'modules that decide which groups of batch streams are handed out, by the name that `accept.filter` gives; a module exports acceptGroup(group)',
+    ),
   max_connections: z.int().min(1).default(4096).describe('per listener; further connections are closed immediately'),
   max_connections_per_address: z
     .int()
@@ -212,6 +255,10 @@ export function shownConfig(config: RolloutConfig): ShownConfig {
     trainer_weights,
     prorl_handlers,
     evaluators,
+    plugins,
+    batch_filters,
+    tokenizers,
+    page_origins,
     ...plain
   } = config;
   const addressOf = (listener: z.infer<typeof listenerSchema> | null): string | null =>
@@ -224,6 +271,10 @@ export function shownConfig(config: RolloutConfig): ShownConfig {
       .join(' '),
     prorl_handlers: Object.keys(prorl_handlers).join(' '),
     evaluators: evaluators.join(' '),
+    plugins: plugins.join(' '),
+    batch_filters: Object.keys(batch_filters).join(' '),
+    tokenizers: Object.keys(tokenizers).join(' '),
+    page_origins: page_origins.join(' '),
     callbacks_signed: callback_secrets.length > 0,
     tokens: (token === null ? 0 : 1) + tokens.length,
     tls: tls !== null,

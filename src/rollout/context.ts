@@ -1,9 +1,12 @@
+import type { BatchFilter } from '../core/batch-filter.ts';
 import type { Clock } from '../core/clock.ts';
 import type { RandomSource } from '../core/random.ts';
 import type { TaskRequest } from '../schema/index.ts';
 import type { BlobStore } from '../store/index.ts';
+import type { EpochPlans } from './batches/epoch-plans.ts';
 import type { RolloutConfig } from './config.ts';
 import type { EventBus } from './events.ts';
+import type { NodeSizes } from './nodes/memory.ts';
 import type { ServiceTime } from './service-time.ts';
 import type { Scheduling } from './sessions/scheduling.ts';
 import type { TrajectoryReader } from './sessions/trajectory-reader.ts';
@@ -19,6 +22,9 @@ export interface RolloutLog {
 }
 
 /** The configuration and the shared objects that every operation of the control plane works with. */
+/** Returns the text of each token id of a model; `null` when there is no tokenizer for the model. */
+export type TokenTexts = (model: string, ids: readonly number[]) => readonly string[] | null;
+
 export type RolloutContext = {
   readonly config: RolloutConfig;
   readonly store: WatchedStore;
@@ -31,6 +37,7 @@ export type RolloutContext = {
   readonly counters: Counters;
   readonly time: ServiceTime;
   readonly scheduling: Scheduling;
+  readonly nodeSizes: NodeSizes;
   readonly wakeups: Wakeups;
   readonly events: EventBus;
   readonly log: RolloutLog;
@@ -39,6 +46,11 @@ export type RolloutContext = {
    * configuration.
    */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
+  /** Functions of the operator that decide which groups of batch streams are handed out, by name. */
+  readonly batchFilters: ReadonlyMap<string, BatchFilter>;
+  /** Returns the text of each token id; `null` for a model without a tokenizer on this server. */
+  readonly tokenTexts: TokenTexts;
+  readonly epochPlans: EpochPlans;
   /** Aborted when the server closes. */
   readonly closing: AbortSignal;
 };

@@ -1,4 +1,6 @@
 import { setMaxListeners } from 'node:events';
+import { LRUCache } from 'lru-cache';
+import type { BatchFilter } from '../core/batch-filter.ts';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
@@ -7,19 +9,25 @@ import { passThroughTracer, type Tracer } from '../core/tracing.ts';
 import type { TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
 import { runRetention, runSweeps, sweepOnce } from './background.ts';
+import { BatchFormatter } from './batches/formatter.ts';
+import { RowGenerators } from './batches/generator.ts';
+import { replenishAll, runBatches } from './batches/replenish.ts';
 import { CallbackDelivery } from './callbacks/delivery.ts';
 import { type CallbackTransport, httpTransport } from './callbacks/transport.ts';
 import type { RolloutConfig } from './config.ts';
-import type { RolloutContext, RolloutLog } from './context.ts';
+import type { RolloutContext, RolloutLog, TokenTexts } from './context.ts';
 import { EventBus } from './events.ts';
 import type { RouteName } from './http/api.ts';
+import { batchHandlers } from './http/batch-handlers.ts';
 import type { CompatibleApi } from './http/compatible-api.ts';
 import { engineHandlers } from './http/engine-handlers.ts';
 import type { Handlers } from './http/handler.ts';
 import { nodeHandlers } from './http/node-handlers.ts';
 import { type MetricsRegistry, serviceHandlers } from './http/service-handlers.ts';
 import { sessionHandlers } from './http/session-handlers.ts';
+import { sessionListHandlers } from './http/session-list-handlers.ts';
 import { taskHandlers } from './http/task-handlers.ts';
+import { NodeSizes } from './nodes/memory.ts';
 import { polarApi } from './polar/handlers.ts';
 import { prorlApi } from './prorl/handlers.ts';
 import { ServiceTime } from './service-time.ts';
@@ -45,6 +53,10 @@ export type RolloutDeps = {
    * wrong configuration.
    */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
+  /** Functions of the operator that decide which groups of batch streams are handed out, by name. Default: none. */
+  readonly batchFilters?: ReadonlyMap<string, BatchFilter>;
+  /** Returns the text of each token id; `null` for a model without a tokenizer here. Default: none has one. */
+  readonly tokenTexts?: TokenTexts;
   /** The registry whose metrics `/metrics` returns. Without a registry, `/metrics` answers `not_found`. */
   readonly metricsRegistry?: MetricsRegistry;
   /** Sends callbacks to trainers. Default: over HTTP. */
@@ -73,6 +85,9 @@ export type ControlPlane = {
   /** Stores the service time, by which leases expire. Call it after `close`, once all requests have been answered. */
   finish(): Promise<void>;
 };
+
+/** Maximum number of epoch plans that are kept in memory. */
+const MAX_PLANS = 16;
 
 const SILENT: RolloutLog = { info: () => {}, warn: () => {}, error: () => {} };
 
@@ -105,18 +120,26 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
     counters,
     time: await ServiceTime.start(deps.clock, store),
     scheduling: new Scheduling(config, deps.clock),
+    nodeSizes: new NodeSizes(deps.clock),
     wakeups: new Wakeups(deps.clock, closing.signal),
     events: new EventBus(),
     log,
     validateTask: deps.validateTask,
+    batchFilters: deps.batchFilters ?? new Map(),
+    tokenTexts: deps.tokenTexts ?? (() => null),
+    epochPlans: new LRUCache({ max: MAX_PLANS }),
     closing: closing.signal,
   };
   const unfollow = followAnnouncements(context);
+  const formatter = new BatchFormatter();
+  const generators = new RowGenerators(context);
   return {
     context,
     handlers: {
       ...taskHandlers(context),
+      ...batchHandlers(context, formatter),
       ...sessionHandlers(context),
+      ...sessionListHandlers(context),
       ...nodeHandlers(context),
       ...engineHandlers(context),
       ...serviceHandlers(context, deps.metricsRegistry ?? null),
@@ -128,15 +151,23 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
         deps.callbackTransport ?? httpTransport(config),
         deps.tracer ?? passThroughTracer,
       );
-      await Promise.all([callbacks.run(), runSweeps(context), runRetention(context), runCancellations(context)]);
+      await Promise.all([
+        callbacks.run(),
+        runSweeps(context),
+        runRetention(context),
+        runCancellations(context),
+        runBatches(context, generators),
+      ]);
     },
     sweep: async () => {
       await sweepOnce(context);
       await endCancelled(context);
+      await replenishAll(context, generators);
     },
     close: () => closing.abort(new FloeError('not_ready', 'the server is shutting down')),
     finish: async () => {
       unfollow();
+      await formatter.close();
       context.time.stop();
       await context.time.persist();
     },

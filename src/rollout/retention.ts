@@ -1,10 +1,10 @@
 import type { RolloutContext } from './context.ts';
 
-/**
- * Maximum number of tasks that one transaction removes. A task may have thousands of sessions, and other transactions wait while they are
- * removed.
- */
-const TASK_BATCH = 10;
+/** Maximum number of sessions that one transaction removes. In SQLite, other transactions wait meanwhile. */
+const SESSION_BATCH = 200;
+
+/** Maximum number of batch streams that one transaction removes. */
+const STREAM_BATCH = 10;
 
 /**
  * Maximum number of blobs that are checked for references and then removed together. The batch is small, so that a delivery seldom stores
@@ -31,10 +31,12 @@ async function removeTasks(context: RolloutContext): Promise<void> {
   const { retain_tasks_hours: hours } = context.config;
   if (hours === null) return;
   const endedBeforeMs = context.time.nowMs() - hours * 3_600_000;
-  for (let removed = TASK_BATCH; removed === TASK_BATCH && !context.closing.aborted; ) {
-    removed = await context.store.transaction((tables) => tables.tasks.removeEnded(endedBeforeMs, TASK_BATCH));
-    context.counters.add('tasks_removed', removed);
+  while (!context.closing.aborted) {
+    const removed = await context.store.transaction((tables) => tables.tasks.removeEnded(endedBeforeMs, SESSION_BATCH));
+    context.counters.add('tasks_removed', removed.tasks);
+    if (removed.tasks + removed.sessions === 0) break;
   }
+  await context.store.transaction((tables) => tables.batches.removeEnded(endedBeforeMs, STREAM_BATCH));
 }
 
 async function removeBlobs(context: RolloutContext): Promise<void> {

@@ -43,12 +43,14 @@ export class Transaction {
 
   /**
    * Publishes the session's new state once the transaction is committed, and logs the session when its status has changed. `previousStatus`
-   * is the session's earlier status. It may be `null` when the caller has certainly changed the status and not only the progress.
+   * is the session's earlier status. It may be `null` when the caller has certainly changed the status and not only the progress. `lastReply`
+   * is the beginning of a reply that is new.
    */
   sessionChanged(
     row: SessionRow,
     summary: SessionSummary | null = null,
     previousStatus: SessionStatus | null = null,
+    lastReply?: string,
   ): void {
     if (row.status !== previousStatus) this.moves.push(moveOf(row, summary));
     this.publish({
@@ -61,6 +63,7 @@ export class Transaction {
       sampled_tokens: row.sampled_tokens,
       reward: summary?.reward ?? null,
       outcome: summary?.outcome ?? null,
+      ...(lastReply === undefined ? {} : { last_reply: lastReply }),
     });
   }
 

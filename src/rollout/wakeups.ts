@@ -3,7 +3,7 @@ import type { Clock } from '../core/clock.ts';
 
 /**
  * A kind of change for which a held request may wait. `capacity:<node>` is woken when a node that was full has delivered a result, and
- * `task:<id>` when the task has ended.
+ * `task:<id>` when the task has ended. `batches` is woken when a batch stream may start groups, and `batch:<id>` when it may have a batch.
  */
 export type Topic =
   | 'queue'
@@ -11,6 +11,8 @@ export type Topic =
   | 'callbacks'
   | 'cancelled'
   | 'engines'
+  | 'batches'
+  | `batch:${string}`
   | `node:${string}`
   | `task:${string}`
   | `capacity:${string}`;
@@ -21,10 +23,20 @@ export type Topic =
  */
 const POLL_INTERVAL_MS = 1_000;
 
+/** The wait of one request for a topic. */
+type Wait = {
+  /** Ends the wait, as if one of its topics had been woken. */
+  wake(): void;
+  /** Resolves to true when a topic is woken, the client disconnects or the server closes, and to false after `ms` milliseconds. */
+  atMost(ms: number): Promise<boolean>;
+  disarm(): void;
+};
+
 /** Wakes the requests that the server holds open when something has changed for which they wait. */
 export class Wakeups {
   private readonly clock: Clock;
   private readonly waiters = new Map<Topic, Set<() => void>>();
+  private readonly followers = new Map<Topic, () => void>();
   /** Aborted when the server closes, which wakes every held request once. */
   private readonly closing: AbortSignal;
 
@@ -37,6 +49,12 @@ export class Wakeups {
     const waiters = this.waiters.get(topic);
     this.waiters.delete(topic);
     for (const waiter of waiters ?? []) waiter();
+    this.followers.get(topic)?.();
+  }
+
+  /** Calls `listener` each time that the topic is woken. A topic has at most one such listener. */
+  follow(topic: Topic, listener: () => void): void {
+    this.followers.set(topic, listener);
   }
 
   /**
@@ -64,20 +82,46 @@ export class Wakeups {
     }
   }
 
-  private arm(
-    topics: readonly Topic[],
+  /**
+   * Calls `read` immediately and each time that the topic is woken, until `isNews` holds for its value, `waitMs` has passed, `disconnected`
+   * is aborted, or the server closes. Resolves to the latest value. Unlike {@link poll} it does not read once a second: it is for requests
+   * that every node holds open and repeats, so that the next request notices what a lost announcement has hidden.
+   */
+  async hold<T>(
+    topic: Topic,
+    waitMs: number,
     disconnected: AbortSignal,
-  ): { atMost(ms: number): Promise<void>; disarm(): void } {
-    let wake = (): void => {};
-    const woken = new Promise<void>((resolve) => {
-      wake = resolve;
+    read: () => Promise<T>,
+    isNews: (value: T) => boolean,
+  ): Promise<T> {
+    const deadlineMs = this.clock.monotonicMs() + waitMs;
+    for (;;) {
+      const wait = this.arm([topic], disconnected);
+      try {
+        const value = await read();
+        const leftMs = deadlineMs - this.clock.monotonicMs();
+        if (isNews(value) || leftMs <= 0 || disconnected.aborted || this.closing.aborted) return value;
+        if (!(await wait.atMost(leftMs))) return value;
+      } finally {
+        wait.disarm();
+      }
+    }
+  }
+
+  /** Registers a request for the topics. The caller calls `disarm` when the wait has ended. */
+  arm(topics: readonly Topic[], disconnected: AbortSignal): Wait {
+    let end = (_isWoken: boolean): void => {};
+    const woken = new Promise<boolean>((resolve) => {
+      end = resolve;
     });
+    const wake = (): void => end(true);
     for (const topic of topics) this.waiters.set(topic, (this.waiters.get(topic) ?? new Set()).add(wake));
     const releases = [onAbort(disconnected, wake), onAbort(this.closing, wake)];
     let cancelTimer = (): void => {};
     return {
+      wake,
       atMost: (ms) => {
-        cancelTimer = this.clock.schedule(ms, wake);
+        cancelTimer = this.clock.schedule(ms, () => end(false));
         return woken;
       },
       disarm: () => {

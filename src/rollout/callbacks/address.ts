@@ -5,16 +5,14 @@ import { addressKind, isLoopbackHost } from '../../core/network-address.ts';
 import type { RolloutConfig } from '../config.ts';
 
 /**
- * Throws `schema_violation` when the configuration does not allow callbacks to this URL. A host name is not resolved here but when a
- * callback is delivered.
+ * Throws `schema_violation` when the configuration does not allow this server to send requests to a URL that a client gave, such as that
+ * of a callback. `path` is the URL's field in the request. A host name is not resolved here but when a request is sent.
  */
-export function checkCallbackUrl(config: RolloutConfig, callbackUrl: string): void {
-  const url = new URL(callbackUrl);
+export function checkOutboundUrl(config: RolloutConfig, text: string, path: string): void {
+  const url = new URL(text);
   const host = plainHost(url.hostname);
   const refuse = (message: string): never => {
-    throw new FloeError('schema_violation', `task: callback_url: ${message}`, {
-      issues: [{ path: 'callback_url', message }],
-    });
+    throw new FloeError('schema_violation', `body: ${path}: ${message}`, { issues: [{ path, message }] });
   };
   if (url.protocol !== 'http:' && url.protocol !== 'https:') refuse('must be http or https');
   if (url.username !== '' || url.password !== '') refuse('must not hold a user name or password');

@@ -10,7 +10,7 @@ import { polarCallbackBody } from '../polar/results.ts';
 import { taskResults } from '../tasks/views.ts';
 import { runTransaction } from '../transaction.ts';
 import { postponeWhileUnavailable } from '../watched-store.ts';
-import { checkCallbackUrl } from './address.ts';
+import { checkOutboundUrl } from './address.ts';
 import { type CallbackBody, callbackBody, idempotencyKey, messageId, signatureHeaders } from './payload.ts';
 import type { CallbackTransport } from './transport.ts';
 
@@ -172,7 +172,7 @@ export class CallbackDelivery {
    */
   private async post(row: CallbackRow): Promise<number> {
     const { config, clock, closing } = this.context;
-    checkCallbackUrl(config, row.url);
+    checkOutboundUrl(config, row.url, 'callback_url');
     const { task, body } = await this.load(row.task_id);
     const span = this.startSpan(row, task);
     const seconds = Math.floor(clock.nowMs() / 1000);

@@ -70,7 +70,8 @@ export function admission(
     if (route === undefined) return caller;
     authorize(request, caller, route);
     if (isForNodes(route)) return caller;
-    const limit = route.path === API.submitTask.path ? submits : others;
+    const submitsTask = route.path === API.submitTask.path || route.path === API.repeatTask.path;
+    const limit = submitsTask ? submits : others;
     const waitSeconds = limit.take(caller.key);
     if (waitSeconds === 0) return caller;
     counters.add('rate_limited');

@@ -1,8 +1,16 @@
 import { z } from 'zod';
+import { MIB } from '../../core/bytes.ts';
 import { ENVELOPE_TYPE, RESULT_LIMIT_BYTES } from '../../core/envelope.ts';
 import {
   addServerSchema,
   attemptViewSchema,
+  batchReplySchema,
+  batchRewindSchema,
+  batchRowsReplySchema,
+  batchRowsSchema,
+  batchStalenessSchema,
+  batchStreamRequestSchema,
+  batchStreamViewSchema,
   deliveryReplySchema,
   engineChangeSchema,
   engineSpecSchema,
@@ -25,11 +33,15 @@ import {
   taskStateSchema,
   taskStatusSchema,
   taskSummarySchema,
+  tokenTextsReplySchema,
+  tokenTextsRequestSchema,
   trajectorySchema,
   versionRequestSchema,
 } from '../../schema/index.ts';
+import { ADVANTAGE_METHODS, CONSTRAINED_USES, ENCODINGS, FORMAT_NAMES } from '../../trainers/index.ts';
 import type { Role } from '../config.ts';
 import { count, digits, ENGINE_WAIT_SECONDS, flag, seconds, waitSeconds } from './query-parameters.ts';
+import { SESSION_LIST_API } from './session-list-api.ts';
 
 /** Describes one call of the control API. The routes are registered from the table of all calls, and openapi.json is generated from it. */
 export type RouteSpec = {
@@ -70,6 +82,9 @@ export type CompatibleRules = {
 /** A group of routes that may have a separate listener: `main` for trainers and operators, `node` for nodes, `admin` for metrics. */
 export type Face = 'main' | 'node' | 'admin';
 
+/** Maximum size of a request with rows of a data set in bytes. */
+const BATCH_BODY_LIMIT_BYTES = 64 * MIB;
+
 const READERS = ['viewer', 'trainer'] as const;
 const TRAINERS = ['trainer'] as const;
 const NODES = ['node'] as const;
@@ -99,12 +114,20 @@ export const API = {
     body: taskRequestSchema,
     reply: submitReplySchema,
   },
+  repeatTask: {
+    method: 'POST',
+    roles: TRAINERS,
+    path: '/rollout/task/:id/repeat',
+    summary: 'Submit a task again as a new one, with a new id and without its callback.',
+    reply: submitReplySchema,
+  },
   getTask: {
     method: 'GET',
     roles: READERS,
     path: '/rollout/task/:id',
-    summary: 'The state of a task and its finished sessions; `results=full` adds their token data.',
-    query: z.strictObject({ results: z.enum(['summary', 'full']).default('summary') }),
+    summary:
+      'The state of a task and its finished sessions; `results=full` adds their token data, `wait` holds the request until the task has ended.',
+    query: z.strictObject({ results: z.enum(['summary', 'full']).default('summary'), wait: waitSeconds }),
     reply: taskStatusSchema,
   },
   cancelTask: {
@@ -135,6 +158,97 @@ export const API = {
     reply: resultsPageSchema,
     media: ['application/json', 'application/x-ndjson'],
   },
+  createBatchStream: {
+    method: 'POST',
+    roles: TRAINERS,
+    path: '/rollout/batches',
+    summary:
+      'Create a batch stream: the rows of a data set are sampled with a task template. A repeat with the same batch_id returns the stream.',
+    body: batchStreamRequestSchema,
+    bodyLimitBytes: BATCH_BODY_LIMIT_BYTES,
+    reply: batchStreamViewSchema,
+  },
+  listBatchStreams: {
+    method: 'GET',
+    roles: READERS,
+    path: '/rollout/batches',
+    summary: 'The batch streams, newest first.',
+    query: z.strictObject({ limit: count(1, 1000, 100) }),
+    reply: z.object({ streams: z.array(batchStreamViewSchema) }),
+  },
+  getBatchStream: {
+    method: 'GET',
+    roles: READERS,
+    path: '/rollout/batches/:id',
+    summary: 'The state of a batch stream.',
+    reply: batchStreamViewSchema,
+  },
+  batchStaleness: {
+    method: 'GET',
+    roles: READERS,
+    path: '/rollout/batches/:id/staleness',
+    summary: 'How old the samples in the newest batches of a stream were when they were handed out.',
+    query: z.strictObject({ limit: count(1, 200, 50).describe('number of batches') }),
+    reply: batchStalenessSchema,
+  },
+  endBatchStream: {
+    method: 'DELETE',
+    roles: TRAINERS,
+    path: '/rollout/batches/:id',
+    summary: 'End a batch stream: its running groups are cancelled.',
+    reply: batchStreamViewSchema,
+  },
+  addBatchRows: {
+    method: 'POST',
+    roles: TRAINERS,
+    path: '/rollout/batches/:id/rows',
+    summary: 'Add rows to a batch stream whose source is `rows`; with `after`, a repeated request adds nothing twice.',
+    body: batchRowsSchema,
+    bodyLimitBytes: BATCH_BODY_LIMIT_BYTES,
+    reply: batchRowsReplySchema,
+  },
+  rewindBatchStream: {
+    method: 'POST',
+    roles: TRAINERS,
+    path: '/rollout/batches/:id/rewind',
+    summary: 'Take back the batches after `after`, when a trainer has restored a checkpoint.',
+    body: batchRewindSchema,
+    reply: batchStreamViewSchema,
+  },
+  nextBatch: {
+    method: 'GET',
+    roles: TRAINERS,
+    path: '/rollout/batches/:id/next',
+    summary:
+      'The batch after `after`; `wait` holds the request until it is complete. Repeating `after` returns the same batch, and a new batch confirms the earlier ones.',
+    query: z.strictObject({
+      size: digits(1, 100_000)
+        .optional()
+        .describe("number of groups, or of resolved samples; default: the stream's batch_size"),
+      policy_version: z
+        .string()
+        .min(1)
+        .max(256)
+        .optional()
+        .describe('version of the policy that trains on the batch; must end in its step'),
+      after: digits(0, 2 ** 31 - 1)
+        .optional()
+        .describe('number of the last batch that the trainer has handled; default: the last one that was handed out'),
+      wait: waitSeconds,
+      format: z.enum(FORMAT_NAMES).optional().describe("trainer's format; default: the SessionResults themselves"),
+      advantages: z.enum(ADVANTAGE_METHODS).optional(),
+      per_session: flag.describe("divide a sample's advantage by its number of traces"),
+      per_turn: flag.describe('an advantage for each reply, from its reward and those of the replies after it'),
+      constrained: z
+        .enum(CONSTRAINED_USES)
+        .optional()
+        .describe('mask: tokens that were sampled under a constraint are not trained; default: train'),
+      options: z.string().max(4096).optional().describe('options of the format, as a JSON object'),
+      encoding: z.enum(ENCODINGS).default('jsonl').describe('arrow: the body is the records as an Arrow IPC stream'),
+    }),
+    reply: batchReplySchema,
+    media: ['application/json', 'application/vnd.apache.arrow.stream'],
+  },
   getStatus: {
     method: 'GET',
     roles: READERS,
@@ -157,6 +271,7 @@ export const API = {
     summary: 'The sessions of a task, ordered by sample index.',
     reply: z.object({ task_id: z.string(), sessions: z.array(sessionViewSchema) }),
   },
+  ...SESSION_LIST_API,
   getSession: {
     method: 'GET',
     roles: READERS,
@@ -202,6 +317,15 @@ export const API = {
     summary: 'The artifacts of a finished session, as one compressed tar archive.',
     reply: z.string().meta({ format: 'binary' }),
     media: ['application/gzip'],
+  },
+  tokenTexts: {
+    method: 'POST',
+    roles: READERS,
+    path: '/token-texts',
+    summary:
+      'The text of each token id, for models whose tokenizer the server has (`tokenizers` of its configuration).',
+    body: tokenTextsRequestSchema,
+    reply: tokenTextsReplySchema,
   },
   registerNode: {
     method: 'POST',

@@ -10,8 +10,10 @@ import type { RolloutContext } from '../context.ts';
 import { admission, type Caller } from './admission.ts';
 import { API, type Face, type RouteName, type RouteSpec } from './api.ts';
 import { type CompatibleApi, type MountedRoute, mountRoutes } from './compatible-api.ts';
+import { dashboardRoutes } from './dashboard.ts';
 import { refuseConnection, refuseExpectation, sendError } from './error-replies.ts';
 import type { Call, Handler, Handlers } from './handler.ts';
+import { permitPages } from './page-origins.ts';
 import { DeliveryBudget, hasBody, watchBody } from './request-bodies.ts';
 
 /** Maximum size of a JSON request body in bytes, which suffices for a task with its files. Deliveries of results have a separate limit. */
@@ -59,6 +61,7 @@ export function buildApp(context: RolloutContext, options: AppOptions): FastifyI
     sendError(error, request, reply, log, specOf(request)?.compatible !== undefined),
   );
 
+  permitPages(app, config.page_origins);
   const callers = new WeakMap<FastifyRequest, Caller>();
   const admit = admission(context);
   const deliveries = new DeliveryBudget(config.max_delivering_mb * MIB, context.counters);
@@ -127,7 +130,8 @@ function routesOf({ faces, handlers, compatible }: AppOptions): MountedRoute[] {
   const own = (Object.entries<RouteSpec>(API) as [RouteName, RouteSpec][])
     .filter(([, spec]) => (spec.faces ?? MAIN).some((face) => faces.has(face)))
     .map(([name, spec]) => ({ spec, handler: handlers[name] as Handler<RouteSpec> }));
-  return mountRoutes(own, faces.has('main') ? compatible : []);
+  if (!faces.has('main')) return mountRoutes(own, []);
+  return [...mountRoutes(own, compatible), ...dashboardRoutes()];
 }
 
 function addRoute(

@@ -1,9 +1,11 @@
 import type { HeartbeatReply } from '../../schema/index.ts';
 import type { RolloutContext } from '../context.ts';
+import { HeardNodes } from '../nodes/heard-nodes.ts';
 import { findStops, recordHeartbeat } from '../nodes/heartbeats.ts';
 import { drainNode, listNodes, readNode } from '../nodes/nodes.ts';
 import { asOwner, registerNode } from '../nodes/registration.ts';
-import { type ClaimedSession, claimSessions, returnLeases } from '../sessions/claim.ts';
+import { claimSessions, returnLeases } from '../sessions/claim.ts';
+import { ClaimLine } from '../sessions/claim-line.ts';
 import { deliverPartial, deliverResult } from '../sessions/deliver.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
@@ -14,51 +16,28 @@ import type { Call, Handlers } from './handler.ts';
  */
 const HOLD_SHARE_OF_LEASE = 1 / 3;
 
-/**
- * Key in `NodePacing.sentStops` which means that the node was ordered to drain. Every other key stands for an order to stop one session.
- */
-const DRAIN_KEY = 'draining';
-
-/**
- * The data about nodes that this server keeps in memory, from which it decides how long to hold their requests. A node may switch to
- * another server, which has no data about it yet. That server may answer one heartbeat too early, or it may notice new work for one lease
- * request only when it next polls the store.
- */
-class NodePacing {
-  /**
-   * For each node id, the keys of the orders in the latest heartbeat reply to the node: one for each session to stop, and {@link
-   * DRAIN_KEY}.
-   */
-  readonly sentStops = new Map<string, ReadonlySet<string>>();
-  /** Ids of the nodes that held as many sessions as they may when they last requested leases. */
-  readonly full = new Set<string>();
-}
-
 /** Creates the handlers of the routes for gateway nodes. */
 export function nodeHandlers(
   context: RolloutContext,
 ): Handlers<
   'registerNode' | 'heartbeat' | 'lease' | 'deliverResult' | 'deliverPartial' | 'listNodes' | 'getNode' | 'drainNode'
 > {
-  const pacing = new NodePacing();
+  const heard = new HeardNodes(context.clock);
+  const line = new ClaimLine(context);
   return {
     registerNode: ({ body }) => {
-      pacing.sentStops.delete(body.node_id);
+      heard.forget(body.node_id);
       return registerNode(context, body);
     },
-    heartbeat: (call) => asOwner(context, call.id, call.body.instance, () => heartbeat(context, pacing, call)),
-    lease: (call) => asOwner(context, call.id, call.body.instance, () => lease(context, pacing, call)),
-    deliverResult: async ({ id, body }) => {
-      const reply = await deliverResult(context, id, body);
-      if (pacing.full.delete(id)) context.wakeups.wake(`capacity:${id}`);
-      return reply;
-    },
+    heartbeat: (call) => asOwner(context, call.id, call.body.instance, () => heartbeat(context, heard, call)),
+    lease: (call) => asOwner(context, call.id, call.body.instance, () => lease(context, line, call)),
+    deliverResult: ({ id, body }) => deliverResult(context, id, body),
     deliverPartial: ({ id, body }) => deliverPartial(context, id, body),
     listNodes: async () => ({ nodes: await listNodes(context) }),
     getNode: ({ id }) => readNode(context, id),
     drainNode: async ({ id }) => {
       const info = await drainNode(context, id);
-      if (!info.healthy) pacing.sentStops.delete(id);
+      if (!info.healthy) heard.forget(id);
       return info;
     },
   };
@@ -71,43 +50,31 @@ export function nodeHandlers(
  */
 async function heartbeat(
   context: RolloutContext,
-  { sentStops }: NodePacing,
+  heard: HeardNodes,
   { id, body, disconnected }: Call<Api['heartbeat']>,
 ): Promise<HeartbeatReply> {
-  const before = sentStops.get(id) ?? new Set<string>();
-  const hasNews = (reply: HeartbeatReply): boolean =>
-    reply.engines !== null || keysOf(reply).some((key) => !before.has(key));
-  let latest = await recordHeartbeat(context, id, body);
+  const hasNews = (reply: HeartbeatReply): boolean => reply.engines !== null || heard.hasNewOrder(id, reply);
   const holdSeconds = Math.min(body.wait_seconds, context.config.lease_seconds * HOLD_SHARE_OF_LEASE);
-  if (holdSeconds > 0 && !hasNews(latest)) {
-    await context.wakeups.poll(`node:${id}`, holdSeconds * 1000, disconnected, async () => {
-      latest = await findStops(context, id, body);
-      return hasNews(latest) ? latest : undefined;
-    });
-  }
-  if (!disconnected.aborted) sentStops.set(id, new Set(keysOf(latest)));
-  return latest;
-}
-
-function keysOf(reply: HeartbeatReply): string[] {
-  const stops = reply.stop.map(({ session_id, epoch }) => `${session_id}:${epoch}`);
-  return reply.draining ? [...stops, DRAIN_KEY] : stops;
+  let isRecorded = false;
+  const read = (): Promise<HeartbeatReply> => {
+    if (isRecorded) return findStops(context, id, body);
+    isRecorded = true;
+    return recordHeartbeat(context, id, body);
+  };
+  const reply = await context.wakeups.hold(`node:${id}`, holdSeconds * 1000, disconnected, read, hasNews);
+  if (!disconnected.aborted) heard.record(id, reply);
+  const reportMs = heard.reportMs();
+  return reportMs === 0 ? reply : { ...reply, report_ms: reportMs };
 }
 
 async function lease(
   context: RolloutContext,
-  { full }: NodePacing,
+  line: ClaimLine,
   { id, body, disconnected, reply }: Call<Api['lease']>,
 ): Promise<string> {
-  const claimOnce = async (): Promise<readonly ClaimedSession[] | undefined> => {
-    // A request whose client has closed the connection must not claim sessions, because the leases could not be sent.
-    if (disconnected.aborted || context.closing.aborted) return undefined;
-    const claim = await claimSessions(context, { nodeId: id, instance: body.instance, slots: body.slots });
-    if (claim.isFull) full.add(id);
-    return claim.claimed.length > 0 ? claim.claimed : undefined;
-  };
-  const topics = ['queue', `capacity:${id}`] as const;
-  const claimed = (await context.wakeups.poll(topics, body.wait_seconds * 1000, disconnected, claimOnce)) ?? [];
+  const claimed = await line.claim(id, body.wait_seconds * 1000, disconnected, () =>
+    claimSessions(context, { nodeId: id, instance: body.instance, slots: body.slots }),
+  );
   if (disconnected.aborted && claimed.length > 0) await returnLeases(context, claimed);
   reply.type('application/json');
   // The task is inserted as the JSON text in which it is stored. Parsing and serialising it would be the most expensive part of this call.

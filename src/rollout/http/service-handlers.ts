@@ -20,10 +20,11 @@ export interface MetricsRegistry {
 export function serviceHandlers(
   context: RolloutContext,
   metricsRegistry: MetricsRegistry | null,
-): Handlers<'events' | 'health' | 'ready' | 'openapi' | 'metrics'> {
+): Handlers<'tokenTexts' | 'events' | 'health' | 'ready' | 'openapi' | 'metrics'> {
   const feed = eventFeed(context.events);
   const checkStore = cachedStoreCheck(context);
   return {
+    tokenTexts: ({ body }) => ({ texts: context.tokenTexts(body.model, body.ids) }),
     events: ({ reply }) => streamEvents(context, feed, reply, FRAMES),
     health: () => ({ status: 'ok' }),
     ready: async () => {

@@ -1,6 +1,7 @@
 import { Readable } from 'node:stream';
 import type { RolloutContext } from '../context.ts';
 import { cancelSession } from '../sessions/cancel.ts';
+import { LiveReplies, readLiveSessions } from '../sessions/live.ts';
 import { jsonListBytes } from '../sessions/result-json.ts';
 import { checkTaskExists, readAttempts, readPart, readSession, sessionViewTexts } from '../sessions/views.ts';
 import type { Handlers } from './handler.ts';
@@ -9,9 +10,18 @@ import type { Handlers } from './handler.ts';
 export function sessionHandlers(
   context: RolloutContext,
 ): Handlers<
-  'listSessions' | 'getSession' | 'cancelSession' | 'listAttempts' | 'getTrajectory' | 'getCompletions' | 'getArtifacts'
+  | 'listSessions'
+  | 'liveSessions'
+  | 'getSession'
+  | 'cancelSession'
+  | 'listAttempts'
+  | 'getTrajectory'
+  | 'getCompletions'
+  | 'getArtifacts'
 > {
+  const replies = new LiveReplies(context.events);
   return {
+    liveSessions: ({ query }) => readLiveSessions(context, replies, query.task ?? null, query.limit),
     listSessions: async ({ id, reply }) => {
       await checkTaskExists(context, id);
       reply.type('application/json');

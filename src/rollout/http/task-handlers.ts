@@ -9,7 +9,7 @@ import { cancelTask } from '../sessions/cancel.ts';
 import { jsonListBytes, resultLines, resultListBytes } from '../sessions/result-json.ts';
 import { readResults } from '../sessions/results.ts';
 import { StatusBoard } from '../status/status.ts';
-import { submitTask } from '../tasks/submit.ts';
+import { repeatTask, submitTask } from '../tasks/submit.ts';
 import {
   cancelledBeforeSubmit,
   cancelReply,
@@ -17,6 +17,7 @@ import {
   loadTask,
   taskResults,
   taskSummary,
+  waitForEnd,
 } from '../tasks/views.ts';
 import { runTransaction } from '../transaction.ts';
 import type { Api } from './api.ts';
@@ -25,12 +26,14 @@ import type { Call, Handlers } from './handler.ts';
 /** Creates the handlers of the routes with which trainers submit and cancel tasks and read results. */
 export function taskHandlers(
   context: RolloutContext,
-): Handlers<'submitTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {
+): Handlers<'submitTask' | 'repeatTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {
   const board = new StatusBoard(context);
   return {
     submitTask: ({ body, request }) =>
       submitTask(context, { ...body, traceparent: body.traceparent ?? traceparentOf(request) }),
-    getTask: async ({ id, query, role, reply }) => {
+    repeatTask: ({ id, request }) => repeatTask(context, id, traceparentOf(request)),
+    getTask: async ({ id, query, role, reply, disconnected }) => {
+      if (query.wait > 0) await waitForEnd(context, id, query.wait * 1000, disconnected);
       const loaded = await loadTask(context, id);
       const before = `${JSON.stringify(loaded.head).slice(0, -1)},"results":`;
       const collects = query.results === 'full' && role !== 'viewer';

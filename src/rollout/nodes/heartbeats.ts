@@ -4,6 +4,7 @@ import type { Heartbeat, HeartbeatReply, SessionProgress, SessionStatus } from '
 import type { NodeRow, SessionRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { enginesRevision, readEngineDirectory } from '../engines/directory.ts';
+import { takeBackLost } from '../sessions/retry.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { checkOwner, ownNode } from './nodes.ts';
 
@@ -28,6 +29,8 @@ export async function recordHeartbeat(
   nodeId: string,
   beat: Heartbeat,
 ): Promise<HeartbeatReply> {
+  const { lost = [] } = beat;
+  if (lost.length > 0) await takeBackLost(context, nodeId, beat.instance, lost);
   return runTransaction(context, async (transaction) => {
     const { tables } = transaction;
     const node = await ownNode(tables, nodeId, beat.instance);
@@ -46,7 +49,7 @@ export async function recordHeartbeat(
     );
     const progressed = held.flatMap(({ reported, row }) => {
       const after = progressedRow(row, reported);
-      if (after !== null) transaction.sessionChanged(after, null, row.status);
+      if (after !== null) transaction.sessionChanged(after, null, row.status, reported.last_reply);
       return after ?? [];
     });
     if (progressed.length > 0) await tables.sessions.recordProgress(progressed, isoNow(context.clock));

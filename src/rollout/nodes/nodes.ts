@@ -47,7 +47,7 @@ export async function drainNode(context: RolloutContext, nodeId: string): Promis
 /** Removes nodes that were drained, send no more heartbeats and hold no session. */
 export async function removeDrainedNodes(context: RolloutContext): Promise<void> {
   const isDone = (row: NodeRow): boolean => row.draining === 1 && !isHealthy(context, row);
-  const done = (await context.store.read((tables) => tables.nodes.list())).filter(isDone);
+  const done = (await context.store.read((tables) => tables.nodes.draining())).filter(isDone);
   for (const { node_id: nodeId } of done) {
     await context.store.transaction(async (tables) => {
       const row = await tables.nodes.lock(nodeId);
@@ -101,12 +101,12 @@ export function nodeInfo(context: RolloutContext, row: NodeRow, held: HeldSessio
   };
 }
 
-/** Whether the node accepts sessions at present. */
-export function canTakeSessions(context: RolloutContext, row: NodeRow): boolean {
-  return row.draining === 0 && row.refuses === null && isHealthy(context, row);
-}
-
 /** Whether the node has sent a heartbeat within `node_timeout_seconds`. */
 export function isHealthy(context: RolloutContext, row: NodeRow): boolean {
-  return context.time.nowMs() - row.last_seen_ms <= context.config.node_timeout_seconds * 1000;
+  return row.last_seen_ms >= healthySinceMs(context);
+}
+
+/** Returns the service time since which a node must have sent a heartbeat to count as healthy. */
+export function healthySinceMs({ time, config }: RolloutContext): number {
+  return time.nowMs() - config.node_timeout_seconds * 1000;
 }

@@ -135,7 +135,7 @@ export async function polarNodes(context: RolloutContext): Promise<PolarNode[]> 
 }
 
 export function polarNode({ config }: RolloutContext, node: NodeInfo): PolarNode {
-  const { metrics } = node;
+  const { processes, ...metrics } = node.metrics;
   const inStages = Object.values(metrics).reduce((sum, count) => sum + count, 0);
   return {
     node_id: node.node_id,

@@ -1,11 +1,13 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
+import { fillTemplate } from '../../core/template.ts';
 import { type TaskRequest, taskRequestSchema } from '../../schema/index.ts';
 import type { ProrlHandler, ProrlProcess } from '../../schema/prorl.ts';
-import { fillTemplate } from './template.ts';
 
 /** Data source of an instance that names none (`openhands/nvidia/async_server.py` at 40c1d8a). */
 const DEFAULT_SOURCE = 'swebench';
+/** Name of the template for data sources that have none of their own. */
+const ANY_SOURCE = '*';
 /** Key in a task's metadata for the fields by which clients identify a result: `data_source`, `instance_id` and `trajectory_id`. */
 export const METADATA_KEY = 'prorl';
 
@@ -32,19 +34,20 @@ export type TranslatedJob = { readonly task: TaskRequest; readonly warnings: rea
 
 /**
  * Translates a job of ProRL Agent to a floe task. A job contains an instance (a problem to solve), which names its data source.
- * `handlers` contains a task template for each data source, which is filled in with fields of the instance. Throws `bad_request` for a data
+ * `handlers` contains a task template for each data source, or `*` for all others, which is filled in with fields of the instance. Throws `bad_request` for a data
  * source without a template, and `schema_violation` for fields that make no valid task.
  */
 export function translateJob(handlers: Readonly<Record<string, ProrlHandler>>, job: ProrlProcess): TranslatedJob {
   const { instance } = job;
   const source = typeof instance.data_source === 'string' ? instance.data_source : DEFAULT_SOURCE;
-  const handler = Object.hasOwn(handlers, source) ? handlers[source] : undefined;
+  const name = [source, ANY_SOURCE].find((key) => Object.hasOwn(handlers, key));
+  const handler = name === undefined ? undefined : handlers[name];
   if (handler === undefined) {
     const known = Object.keys(handlers).join(', ') || 'none';
     const message = `there is no handler for data source ${source}; prorl_handlers of the server has ${known}`;
     throw new FloeError('bad_request', message, { data_source: source });
   }
-  const template = fillTemplate(handler, instance) as Record<string, unknown>;
+  const template = fillTemplate(handler, 'instance', instance) as Record<string, unknown>;
   const { sampling, warnings } = samplingOf(job.sampling_params);
   const { max_iterations: maxTurns } = job.sampling_params;
   const fields = {

@@ -12,11 +12,8 @@ import { requeueSession } from './retry.ts';
 /** A leased session: the lease without its task, and the task as the JSON text in which it is stored. */
 export type ClaimedSession = { readonly lease: Omit<Lease, 'task'>; readonly taskJson: string };
 
-/**
- * The sessions that a node gets. `isFull` means that the node gets none because it already holds as many sessions as its stages or its
- * memory allow.
- */
-export type Claim = { readonly claimed: readonly ClaimedSession[]; readonly isFull: boolean };
+/** The sessions that a node gets. `isQueueEmpty` means that it got none because no node can get any now. */
+export type Claim = { readonly claimed: readonly ClaimedSession[]; readonly isQueueEmpty: boolean };
 
 type ClaimWithStrays = Claim & {
   /**
@@ -27,7 +24,7 @@ type ClaimWithStrays = Claim & {
 
 type Claimant = { readonly nodeId: string; readonly instance: string; readonly slots: number };
 
-const NOTHING: ClaimWithStrays = { claimed: [], isFull: false, strays: [] };
+const NOTHING: ClaimWithStrays = { claimed: [], isQueueEmpty: false, strays: [] };
 
 /**
  * Leases up to `slots` queued sessions to a node. The node never holds more sessions than its stages have places in total, or than fit into
@@ -36,11 +33,11 @@ const NOTHING: ClaimWithStrays = { claimed: [], isFull: false, strays: [] };
  */
 export async function claimSessions(context: RolloutContext, claimant: Claimant): Promise<Claim> {
   for (;;) {
-    const { claimed, isFull, strays } = await runTransaction(context, (transaction) =>
+    const { claimed, isQueueEmpty, strays } = await runTransaction(context, (transaction) =>
       claimOnce(transaction, claimant),
     );
     if (strays.length > 0) await cancelStrays(context, strays);
-    if (claimed.length > 0 || strays.length === 0) return { claimed, isFull };
+    if (claimed.length > 0 || strays.length === 0) return { claimed, isQueueEmpty };
   }
 }
 
@@ -52,10 +49,10 @@ async function claimOnce(transaction: Transaction, { nodeId, instance, slots }: 
   const held = await tables.sessions.heldBy(nodeId);
   const memory = memoryOf(registration, held);
   const free = capacityOf(registration) - held.count;
-  if (free <= 0 || (memory !== null && memory.freeMb <= 0)) return { ...NOTHING, isFull: true };
+  if (free <= 0 || (memory !== null && memory.freeMb <= 0)) return NOTHING;
   const { lease_seconds: leaseSeconds } = context.config;
   const nowMs = await context.time.sharedNowMs(tables);
-  const { rows, isHeldBack, isOutOfMemory } = await context.scheduling.claim(tables, {
+  const { rows, isQueueEmpty, isHeldBack, isOutOfMemory } = await context.scheduling.claim(tables, {
     nodeId,
     slots: Math.min(slots, free),
     memory,
@@ -65,7 +62,9 @@ async function claimOnce(transaction: Transaction, { nodeId, instance, slots }: 
   });
   if (isHeldBack) transaction.count('claims_held_back');
   if (isOutOfMemory) transaction.count('claims_out_of_memory');
-  if (rows.length === 0) return { ...NOTHING, isFull: isOutOfMemory };
+  if (rows.length === 0) return { ...NOTHING, isQueueEmpty };
+  // The queue is shorter now, so batch streams may start further groups.
+  transaction.wake('batches');
   const tasks = await tables.tasks.getMany([...new Set(rows.map((row) => row.task_id))]);
   const running = new Map(tasks.flatMap((task) => (task.status === 'running' ? [[task.task_id, task.request]] : [])));
   const claimed: ClaimedSession[] = [];
@@ -79,7 +78,7 @@ async function claimOnce(transaction: Transaction, { nodeId, instance, slots }: 
     claimed.push({ lease: leaseOf(row, leaseSeconds, nowMs), taskJson });
     transaction.sessionChanged(row);
   }
-  return { claimed, isFull: false, strays };
+  return { claimed, isQueueEmpty: false, strays };
 }
 
 /** Returns how many sessions all stages of a node can hold together. This limit applies even if the node reports more free slots. */

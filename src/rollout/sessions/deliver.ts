@@ -26,6 +26,7 @@ type StoredDelivery = {
   readonly summary: SessionSummary;
   readonly digest: string;
   readonly blobs: ResultBlobs;
+  readonly text: string;
 };
 
 /**
@@ -59,7 +60,13 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
 
 async function store(context: RolloutContext, decoded: DecodedDelivery): Promise<StoredDelivery> {
   const blobs = await storeParts(context, decoded);
-  return { nodeId: decoded.nodeId, summary: decoded.summary, digest: digestOf(decoded.header, blobs), blobs };
+  return {
+    nodeId: decoded.nodeId,
+    summary: decoded.summary,
+    digest: digestOf(decoded.header, blobs),
+    blobs,
+    text: decoded.text,
+  };
 }
 
 function checkBeforeStoring(context: RolloutContext, nodeId: string, summary: SessionSummary): Promise<Checked> {
@@ -81,6 +88,8 @@ async function accept(
   delivery: StoredDelivery,
 ): Promise<DeliveryReply> {
   const { context, tables } = transaction;
+  // The node may have a lease request open, which found that it held as many sessions as it may.
+  transaction.wake(`capacity:${delivery.nodeId}`);
   const request = requestOf(task);
   const summary = applyPolicy(delivery.summary, request);
   // Only a trainer can cancel a session. A node that reports `cancelled` has given the session up, which is an infrastructure failure.
@@ -89,7 +98,9 @@ async function accept(
     ? { attempt: row.attempt + 1, maxAttempts: row.max_attempts + 1, delayMs: 0 }
     : await nextAttempt(transaction, row, wasGivenUp ? 'infra_error' : summary.outcome, request);
   const kind = next === null ? 'result' : 'retried';
-  const added = tables.results.addDelivery(deliveryRow(context, row.epoch, kind, { ...delivery, summary }));
+  const isResult = next === null && !wasGivenUp;
+  const delivered = deliveryRow(context, row.epoch, kind, { ...delivery, summary });
+  const added = tables.results.addDelivery(isResult ? { ...delivered, ...IN_RESULT } : delivered);
   const reply = { session_id: row.session_id, duplicate: false };
   if (next !== null) {
     await settleAll([added, requeueSession(transaction, row, next)]);
@@ -102,10 +113,13 @@ async function accept(
         stage: row.status,
         details: { node_id: delivery.nodeId },
       })
-    : endSession(transaction, row, { summary, blobs: delivery.blobs, hasEvaluator: request.evaluator !== null });
+    : endSession(transaction, row, { task: request, summary, blobs: delivery.blobs, text: delivery.text });
   const [, cursor] = await settleAll([added, ended, observeDuration(transaction, request, summary)]);
   return { ...reply, requeued: false, cursor };
 }
+
+/** The fields of the delivery that is the result of its session. */
+const IN_RESULT = { summary: null, trajectory_ref: null, completions_ref: null, artifacts_ref: null } as const;
 
 function deliveryRow(
   context: RolloutContext,

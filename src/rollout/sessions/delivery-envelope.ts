@@ -4,11 +4,16 @@ import { decodeEnvelope } from '../../core/envelope.ts';
 import { FloeError } from '../../core/errors.ts';
 import { OUTCOMES } from '../../core/outcomes.ts';
 import { parseAs } from '../../core/parse.ts';
+import { MAX_SEARCH_CHARS } from '../../core/search-text.ts';
 import { type SessionSummary, sessionSummarySchema } from '../../schema/index.ts';
 import type { BlobRef, ResultBlobs } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 
 const PART_NAMES = ['trajectory', 'completions', 'artifacts'] as const;
+/** The part with what a search finds of the messages. It is indexed, not stored. */
+const TEXT_PART = 'text';
+/** Bytes of a character in UTF-8 at most. */
+const MAX_CHAR_BYTES = 4;
 const JSON_NULL = Buffer.from('null');
 /** The first bytes of every gzip stream. */
 const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
@@ -20,6 +25,8 @@ export type DecodedDelivery = {
   /** The header of the delivery as the node sent it, from which the digest is computed. */
   readonly header: unknown;
   readonly parts: ReadonlyMap<string, Buffer>;
+  /** What a search finds of the messages; empty when the node sent nothing. */
+  readonly text: string;
 };
 
 /**
@@ -32,7 +39,7 @@ export function decodeDelivery(nodeId: string, body: Buffer): DecodedDelivery {
   checkStatus(summary);
   for (const [name, bytes] of parts) checkPart(name, bytes);
   checkArtifacts(summary, parts.get('artifacts'));
-  return { nodeId, summary, header, parts };
+  return { nodeId, summary, header, parts, text: parts.get(TEXT_PART)?.toString() ?? '' };
 }
 
 /**
@@ -78,6 +85,10 @@ function checkArtifacts(summary: SessionSummary, archive: Buffer | undefined): v
  * being parsed. The formats of completions and artifacts are not checked.
  */
 function checkPart(name: string, bytes: Buffer): void {
+  if (name === TEXT_PART) {
+    if (bytes.length > MAX_SEARCH_CHARS * MAX_CHAR_BYTES) throw violation(`parts.${name}`, 'is too long');
+    return;
+  }
   if (!PART_NAMES.some((known) => known === name)) throw violation(`parts.${name}`, 'is not a part of a result');
   if (name !== 'trajectory' || isJsonNull(bytes)) return;
   if (bytes[0] !== 0x7b || bytes[bytes.length - 1] !== 0x7d) throw violation(`parts.${name}`, 'must be a JSON object');

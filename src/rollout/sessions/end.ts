@@ -6,13 +6,18 @@ import { sessionSummary } from '../../core/session-summary.ts';
 import type { Outcome, SessionError, SessionSummary, TaskRequest } from '../../schema/index.ts';
 import type { EndedCounts, ResultBlobs, SessionRow } from '../../store/index.ts';
 import type { Transaction } from '../transaction.ts';
+import { factsOf, indexedWords } from './facts.ts';
 
 export const NO_BLOBS: ResultBlobs = { trajectory: null, completions: null, artifacts: null };
 
 /** How a session ends: the fields of its final state. */
 export type Ending = {
+  /** The request of the session's task. */
+  readonly task: TaskRequest;
   readonly summary: SessionSummary;
   readonly blobs: ResultBlobs;
+  /** What a search finds of the messages of the session. Default: nothing. */
+  readonly text?: string | undefined;
   /**
    * The epoch to store with the ended session. A higher epoch than the last lease's makes the server refuse a late result of that lease.
    * Default: unchanged.
@@ -23,8 +28,8 @@ export type Ending = {
 };
 
 /**
- * Makes one session terminal and adds its result. Resolves to the result's cursor. Does not update the task's counters, which `countEnded`
- * does. The caller holds the session's lock.
+ * Makes one session terminal, and adds its result and its facts. Resolves to the result's cursor. Does not update the task's counters, which
+ * `countEnded` does. The caller holds the session's lock.
  */
 export async function closeSession(transaction: Transaction, row: SessionRow, ending: Ending): Promise<number> {
   const { context, tables } = transaction;
@@ -35,6 +40,8 @@ export async function closeSession(transaction: Transaction, row: SessionRow, en
     sampled_tokens: summary.audit?.tokens.sampled ?? row.sampled_tokens,
   };
   const appended = tables.results.append(row, ending.blobs);
+  const facts = factsOf({ ...row, ...ended }, summary, ending.task, context.clock.nowMs());
+  const described = tables.facts.add(facts, indexedWords(context.config, ending.text ?? ''));
   const updated = tables.sessions.update(row.session_id, {
     ...ended,
     epoch: ending.epoch ?? row.epoch,
@@ -46,7 +53,8 @@ export async function closeSession(transaction: Transaction, row: SessionRow, en
   });
   transaction.sessionChanged({ ...row, ...ended }, summary);
   transaction.wake('results');
-  const [cursor] = await settleAll([appended, updated]);
+  if (summary.unusable === null) transaction.count('usable_sessions');
+  const [cursor] = await settleAll([appended, described, updated]);
   return cursor;
 }
 

@@ -5,7 +5,7 @@ import { transition } from '../../core/session-state.ts';
 import type { Outcome, SessionError, SessionSummary, TaskRequest } from '../../schema/index.ts';
 import type { SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
-import { canTakeSessions } from '../nodes/nodes.ts';
+import { healthySinceMs, ownNode } from '../nodes/nodes.ts';
 import { cancelReason, cancelRows, endSession, requestOf } from '../tasks/groups.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { NO_BLOBS, serverSummary } from './end.ts';
@@ -67,18 +67,16 @@ export async function nextAttempt(
  */
 async function countEndedWith(tables: StoreTables, row: SessionRow, outcome: Outcome): Promise<number> {
   const delivered = (await tables.results.deliveriesOf(row.session_id))
-    .filter((delivery) => delivery.kind === 'retried')
-    .map((delivery) => JSON.parse(delivery.summary) as SessionSummary);
+    .flatMap(({ kind, summary }) => (kind === 'retried' && summary !== null ? [summary] : []))
+    .map((summary) => JSON.parse(summary) as SessionSummary);
   const lost = outcome === 'infra_error' ? row.attempt - 1 - delivered.length : 0;
   return lost + delivered.filter((summary) => summary.outcome === outcome && !wasHandedBack(summary)).length;
 }
 
 /** Returns the node on which the session failed, so that the next attempt avoids it; `null` when no other node could take the session. */
 async function nodeToAvoid({ context, tables }: Transaction, row: SessionRow): Promise<string | null> {
-  const others = (await tables.nodes.list()).filter(
-    (node) => node.node_id !== row.node_id && canTakeSessions(context, node),
-  );
-  return others.length > 0 ? row.node_id : null;
+  const { node_id: nodeId } = row;
+  return nodeId !== null && (await tables.nodes.hasOther(nodeId, healthySinceMs(context))) ? nodeId : null;
 }
 
 /** Returns the delay in milliseconds before attempt number `attempt`, which is 2 or more. */
@@ -124,10 +122,10 @@ export async function giveUpSession(
 ): Promise<number> {
   const task = requestOf(await lockTaskOf(transaction.tables, row));
   return endSession(transaction, row, {
+    task,
     summary: serverSummary(row, task, outcome, error),
     blobs: NO_BLOBS,
     epoch: row.epoch + 1,
-    hasEvaluator: task.evaluator !== null,
   });
 }
 
@@ -175,6 +173,31 @@ export async function takeBackSessionsOf(
   for (const row of await tables.sessions.lockHeldBy(nodeId)) {
     await loseAttempt(transaction, row, lostError(row, `another process took over node ${nodeId}`));
   }
+}
+
+/**
+ * Takes back sessions that a node reports as lost because the process that ran them has ended. Sessions that the node no longer holds with
+ * the reported epoch stay as they are. Throws `not_found` for an unknown node, and `conflict` when another process has taken over the node
+ * id.
+ */
+export async function takeBackLost(
+  context: RolloutContext,
+  nodeId: string,
+  instance: string,
+  lost: readonly Pick<SessionRow, 'session_id' | 'epoch'>[],
+): Promise<void> {
+  const epochs = new Map(lost.map(({ session_id, epoch }) => [session_id, epoch]));
+  const ids = [...epochs.keys()];
+  await runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
+    await ownNode(tables, nodeId, instance);
+    await lockTasks(tables, await tables.sessions.getMany(ids));
+    for (const row of await tables.sessions.lockMany(ids)) {
+      const isHeld =
+        row.node_id === nodeId && row.epoch === epochs.get(row.session_id) && row.lease_expires_ms !== null;
+      if (isHeld) await loseAttempt(transaction, row, lostError(row, `a process of node ${nodeId} ended`));
+    }
+  });
 }
 
 /**

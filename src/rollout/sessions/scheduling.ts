@@ -33,11 +33,12 @@ export type NodeClaim = {
 export type HoldBack = { readonly limit: string; readonly why: string };
 
 /**
- * The claimed sessions. `isHeldBack` means that there are fewer than requested because a trainer with queued sessions has reached its limit
+ * The claimed sessions. `isQueueEmpty` means that there are none for any node: no session is queued that may be leased now. `isHeldBack` means that there are fewer than requested because a trainer with queued sessions has reached its limit
  * of uncollected results. `isOutOfMemory` means that there are fewer because the next session does not fit into the node's free memory.
  */
 export type ScheduledClaim = {
   readonly rows: readonly SessionRow[];
+  readonly isQueueEmpty: boolean;
   readonly isHeldBack: boolean;
   readonly isOutOfMemory: boolean;
 };
@@ -66,10 +67,11 @@ export class Scheduling {
   /** Claims up to `slots` sessions. They are shared fairly among the trainers that have queued sessions which may be leased now. */
   async claim(tables: StoreTables, claim: NodeClaim): Promise<ScheduledClaim> {
     const waiting = await tables.sessions.waitingTrainers(claim.nowMs);
-    if (waiting.length === 0) return { rows: [], isHeldBack: false, isOutOfMemory: false };
+    if (waiting.length === 0) return { rows: [], isQueueEmpty: true, isHeldBack: false, isOutOfMemory: false };
     await this.refreshLoads(tables);
     let trainers = waiting.filter((trainer) => this.holdBack(this.loadOf(trainer)) === null);
     const isHeldBack = trainers.length < waiting.length;
+    const isQueueEmpty = trainers.length === 0;
     const rows: SessionRow[] = [];
     let isOutOfMemory = false;
     // A session that does not fit ends the claim, so that smaller sessions of other trainers cannot take the memory for which it waits.
@@ -87,7 +89,7 @@ export class Scheduling {
       // Trainers that had fewer sessions than their share are removed, and their remaining slots go to the other trainers.
       trainers = trainers.filter((trainer) => !exhausted.has(trainer));
     }
-    return { rows, isHeldBack: isHeldBack && rows.length < claim.slots, isOutOfMemory };
+    return { rows, isQueueEmpty, isHeldBack: isHeldBack && rows.length < claim.slots, isOutOfMemory };
   }
 
   /** Returns why no session of a trainer is leased now; `null` when its sessions may be leased. */

@@ -60,12 +60,11 @@ export async function readSession(context: RolloutContext, sessionId: string): P
  * Returns everything that nodes have delivered for the attempts of a session, oldest first. Throws `not_found` for an unknown session.
  */
 export async function readAttempts(context: RolloutContext, sessionId: string): Promise<AttemptView[]> {
-  const deliveries = await context.store.read(async (tables) => {
-    await knownSession(tables, sessionId);
-    return tables.results.deliveriesOf(sessionId);
-  });
+  const deliveries = await context.store.read(async (tables) =>
+    readDeliveries(tables, await knownSession(tables, sessionId)),
+  );
   return deliveries.map((delivery) => {
-    const summary = JSON.parse(delivery.summary) as SessionSummary;
+    const { summary } = delivery;
     return {
       attempt: summary.attempt,
       epoch: delivery.epoch,
@@ -74,6 +73,23 @@ export async function readAttempts(context: RolloutContext, sessionId: string): 
       summary,
       parts: PARTS.filter((part) => delivery[`${part}_ref`] !== null),
     };
+  });
+}
+
+/** A delivery with its summary and its references, wherever they are stored. */
+type Delivery = Omit<DeliveryRow, 'summary'> & { readonly summary: SessionSummary };
+
+async function readDeliveries(tables: StoreTables, row: SessionRow): Promise<Delivery[]> {
+  const [deliveries, result] = [
+    await tables.results.deliveriesOf(row.session_id),
+    await tables.results.ofSession(row.session_id),
+  ];
+  return deliveries.map(({ summary, ...delivery }) => {
+    if (summary !== null) return { ...delivery, summary: JSON.parse(summary) as SessionSummary };
+    if (result === undefined) throw new Error(`session ${row.session_id} has a delivered result that is not stored`);
+    const { trajectory_ref, completions_ref, artifacts_ref } = result;
+    const inResult = { trajectory_ref, completions_ref, artifacts_ref };
+    return { ...delivery, ...inResult, summary: JSON.parse(result.summary) as SessionSummary };
   });
 }
 
@@ -87,13 +103,14 @@ export async function readPart(
   part: PartName,
   attempt: number | undefined,
 ): Promise<Buffer> {
-  const { row, ref } = await context.store.read(async (tables) => ({
-    row: await knownSession(tables, sessionId),
-    ref:
+  const { row, ref } = await context.store.read(async (tables) => {
+    const session = await knownSession(tables, sessionId);
+    const found =
       attempt === undefined
         ? (await tables.results.ofSession(sessionId))?.[`${part}_ref`]
-        : attemptPart(await tables.results.deliveriesOf(sessionId), attempt, part),
-  }));
+        : attemptPart(await readDeliveries(tables, session), attempt, part);
+    return { row: session, ref: found };
+  });
   if (ref !== null && ref !== undefined) return context.blobs.get(ref);
   throw missingPart(row, part, attempt);
 }
@@ -102,10 +119,9 @@ export async function readPart(
  * Returns the blob reference of one part of an attempt's result; `null` when the attempt delivered no such part. An attempt that was leased
  * twice may have several deliveries, of which the newest counts.
  */
-function attemptPart(deliveries: readonly DeliveryRow[], attempt: number, part: PartName): string | null {
+function attemptPart(deliveries: readonly Delivery[], attempt: number, part: PartName): string | null {
   const withPart = deliveries.filter(
-    (delivery) =>
-      delivery[`${part}_ref`] !== null && (JSON.parse(delivery.summary) as SessionSummary).attempt === attempt,
+    ({ summary, ...delivery }) => delivery[`${part}_ref`] !== null && summary.attempt === attempt,
   );
   return withPart.at(-1)?.[`${part}_ref`] ?? null;
 }

@@ -1,4 +1,4 @@
-import type { Heartbeat, NodeInfo, NodeStageMetrics, RolloutStatus, StageMeans } from '../../schema/index.ts';
+import type { Heartbeat, NodeInfo, RolloutStatus, StageCounts, StageMeans } from '../../schema/index.ts';
 
 /** The fields of a node from which the bottleneck is determined. */
 export type NodeFacts = Pick<
@@ -212,7 +212,7 @@ function total(
   return nodes.reduce((sum, node) => sum + node[setting], 0);
 }
 
-function inStage(nodes: readonly NodeFacts[], metric: keyof NodeStageMetrics): number {
+function inStage(nodes: readonly NodeFacts[], metric: keyof StageCounts): number {
   return nodes.reduce((sum, node) => sum + node.metrics[metric], 0);
 }
 

@@ -9,6 +9,7 @@ export const COUNTERS = {
   stale_processes: 'calls refused because a newer process holds the node id',
   takeovers: 'node ids taken over by a new process',
   leases_expired: 'leases that expired because a node was silent',
+  usable_sessions: 'sessions that ended with a sample that can be trained on',
   retries: 'new attempts after an infrastructure failure',
   given_up: 'sessions that ended because their attempts were used up',
   refills: 'samples added in place of unusable ones',

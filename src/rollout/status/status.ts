@@ -1,12 +1,16 @@
 import type { NodeInfo, RolloutStatus, SessionStatus } from '../../schema/index.ts';
 import { sessionStatusSchema } from '../../schema/index.ts';
 import type { NodeRow, StoreTables, TrainerLoad } from '../../store/index.ts';
+import { streamLoads } from '../batches/views.ts';
 import { shownConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
 import { reportedEngines } from '../engines/directory.ts';
 import { NONE_HELD, nodeInfo } from '../nodes/nodes.ts';
 import { isStoreUnavailable } from '../watched-store.ts';
 import { bottleneckOf, poolHints, type ServiceFacts } from './bottleneck.ts';
+
+/** Maximum number of batch streams in the status, because each takes a query of its groups. */
+const MAX_BATCH_STREAMS = 50;
 
 type Snapshot = Awaited<ReturnType<typeof readSnapshot>>;
 
@@ -20,6 +24,7 @@ const EMPTY: Snapshot = {
   nodeRows: [],
   leasedByNode: new Map(),
   leastQueuedMemoryMb: null,
+  batchStreams: [],
   paused: false,
 };
 
@@ -58,6 +63,7 @@ async function readSnapshot(tables: StoreTables, nowMs: number) {
     nodeRows: await tables.nodes.list(),
     leasedByNode: await tables.sessions.leasedByNode(),
     leastQueuedMemoryMb: await tables.sessions.leastQueuedMemoryMb(),
+    batchStreams: await streamLoads(tables, MAX_BATCH_STREAMS),
     paused: (await tables.engines.state()).paused !== null,
   };
 }
@@ -89,6 +95,7 @@ function statusOf(context: RolloutContext, snapshot: Snapshot, storeFailure: str
       ...heldByCallbacks(snapshot),
     ],
     trainers,
+    batch_streams: snapshot.batchStreams,
     counters: context.counters.all(),
     stages,
     hints: poolHints(nodes, stages),

@@ -2,6 +2,7 @@ import { isoNow } from '../../core/clock.ts';
 import { settleAll } from '../../core/promises.ts';
 import type { GroupReport, SessionError, TaskRequest, TaskState, UnusableReason } from '../../schema/index.ts';
 import type { EndedCounts, SessionRow, TaskRow } from '../../store/index.ts';
+import { settleGroup } from '../batches/settle.ts';
 import { closeSession, countsOf, type Ending, NO_BLOBS, serverSummary } from '../sessions/end.ts';
 import type { Transaction } from '../transaction.ts';
 
@@ -19,12 +20,8 @@ export function requestOf(task: Pick<TaskRow, 'request'>): TaskRequest {
  * Ends a session: adds its result, and updates the counters of its task with the consequences that {@link countEnded} describes. Resolves
  * to the result's cursor. The caller must hold two locks: it has locked the row of the task first, and then the row of the session.
  */
-export async function endSession(
-  transaction: Transaction,
-  row: SessionRow,
-  ending: Ending & { readonly hasEvaluator: boolean },
-): Promise<number> {
-  const counts = countsOf(ending.summary, ending.hasEvaluator);
+export async function endSession(transaction: Transaction, row: SessionRow, ending: Ending): Promise<number> {
+  const counts = countsOf(ending.summary, ending.task.evaluator !== null);
   const [cursor] = await settleAll([
     closeSession(transaction, row, ending),
     countEnded(transaction, row.task_id, counts, counts.usable === 1 ? null : row),
@@ -118,6 +115,7 @@ export async function cancelRows(
   for (const row of rows) {
     const isLeased = row.lease_expires_ms !== null;
     await closeSession(transaction, row, {
+      task: request,
       summary: serverSummary(row, request, 'cancelled', reason),
       blobs: NO_BLOBS,
       cancelRequested: isLeased,
@@ -149,6 +147,7 @@ async function finishTask(transaction: Transaction, task: TaskRow): Promise<void
   const group = groupReport(task, await tables.sessions.unusable(task.task_id));
   transaction.publish({ type: 'task.completed', task_id: task.task_id, status, group });
   transaction.wake(`task:${task.task_id}`);
+  await settleGroup(transaction, task, status === 'cancelled');
   if (task.callback_url === null) return collectAliased(transaction, task.task_id);
   await tables.callbacks.insert({
     task_id: task.task_id,

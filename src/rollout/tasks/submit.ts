@@ -5,12 +5,12 @@ import { FloeError } from '../../core/errors.ts';
 import { sessionMemoryMb } from '../../core/session-memory.ts';
 import type { SubmitReply, TaskRequest } from '../../schema/index.ts';
 import type { StoreTables, TaskRow } from '../../store/index.ts';
-import { checkCallbackUrl } from '../callbacks/address.ts';
+import { checkOutboundUrl } from '../callbacks/address.ts';
 import type { RolloutContext } from '../context.ts';
-import { refuseOversized } from '../nodes/memory.ts';
 import { expectedMs } from '../sessions/durations.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
-import { shownState } from './views.ts';
+import { requestOf } from './groups.ts';
+import { shownState, unknownTask } from './views.ts';
 
 /**
  * Stores a task and queues its sessions. A repeat of the same request, with the same `task_id` or `idempotency_key`, gets the reply of the
@@ -31,10 +31,25 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
   });
 }
 
+/**
+ * Submits a task again as a new one, with a new id and without the callback, which only expects the first. Throws `not_found` for an unknown
+ * task, and as {@link submitTask} does.
+ */
+export async function repeatTask(
+  context: RolloutContext,
+  taskId: string,
+  traceparent: string | null,
+): Promise<SubmitReply> {
+  const task = await context.store.read(({ tasks }) => tasks.get(taskId));
+  if (task === undefined) throw unknownTask(taskId);
+  const { task_id: _, idempotency_key: __, ...request } = requestOf(task);
+  return submitTask(context, { ...request, callback_url: null, traceparent });
+}
+
 /** Throws when the task cannot be accepted, because of its fields or because of a plug-in that it names. */
 export async function checkRequest(context: RolloutContext, request: TaskRequest): Promise<void> {
   checkEarlyStop(request);
-  if (request.callback_url !== null) checkCallbackUrl(context.config, request.callback_url);
+  if (request.callback_url !== null) checkOutboundUrl(context.config, request.callback_url, 'callback_url');
   await context.validateTask(request);
 }
 
@@ -64,7 +79,7 @@ export async function insertTask(
 ): Promise<string[]> {
   const { context, tables } = transaction;
   const memoryMb = sessionMemoryMb(request);
-  await refuseOversized(tables, request.runtime, memoryMb);
+  await context.nodeSizes.refuseOversized(tables, request.runtime, memoryMb);
   const nowMs = context.time.nowMs();
   const createdAt = isoNow(context.clock);
   await tables.tasks.insert({

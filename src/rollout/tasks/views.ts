@@ -26,6 +26,23 @@ export async function loadTask(context: RolloutContext, taskId: string): Promise
   });
 }
 
+/**
+ * Waits until a task has ended. Resolves earlier when `waitMs` has passed, when `disconnected` is aborted, or when the server closes. Throws
+ * `not_found` for an unknown task.
+ */
+export async function waitForEnd(
+  context: RolloutContext,
+  taskId: string,
+  waitMs: number,
+  disconnected: AbortSignal,
+): Promise<void> {
+  await context.wakeups.poll(`task:${taskId}`, waitMs, disconnected, async () => {
+    const task = await context.store.read((tables) => tables.tasks.get(taskId));
+    if (task === undefined) throw unknownTask(taskId);
+    return task.ended_ms ?? undefined;
+  });
+}
+
 function taskHead(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>): LoadedTask['head'] {
   return {
     task_id: task.task_id,

@@ -1,0 +1,27 @@
+import type { FastifyInstance } from 'fastify';
+
+/** Time in seconds for which a browser need not repeat the request that asks whether a page may call the API. */
+const PERMISSION_SECONDS = 600;
+
+/**
+ * Permits web pages with the given origins to call the API and to read its replies, as browsers require it (CORS). The calls need a token as
+ * all others do, and no cookie is involved. The hook must run before the check of the caller, because browsers ask without a token.
+ */
+export function permitPages(app: FastifyInstance, origins: readonly string[]): void {
+  if (origins.length === 0) return;
+  app.addHook('onRequest', async (request, reply) => {
+    const { origin } = request.headers;
+    reply.header('vary', 'origin');
+    if (origin === undefined || !origins.includes(origin)) return;
+    reply.header('access-control-allow-origin', origin);
+    reply.header('access-control-expose-headers', 'x-next-cursor, retry-after');
+    const isQuestion = request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined;
+    if (!isQuestion) return;
+    return reply
+      .code(204)
+      .header('access-control-allow-methods', 'GET, POST, DELETE')
+      .header('access-control-allow-headers', 'authorization, content-type, accept')
+      .header('access-control-max-age', String(PERMISSION_SECONDS))
+      .send();
+  });
+}
