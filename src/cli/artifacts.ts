@@ -4,7 +4,7 @@ import { createGunzip } from 'node:zlib';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { printJson, printLine, printNote } from './print.ts';
+import { printable, printJson, printLine, printNote } from './print.ts';
 import { type TarEntry, tarEntries } from './tar-entries.ts';
 
 type Options = ConnectionOptions & { output?: string; list?: boolean };
@@ -58,11 +58,4 @@ function formatEntry({ name, kind, target }: TarEntry): string {
   const shown = printable(name);
   if (target !== null) return `${shown} -> ${printable(target)}`;
   return kind === 'folder' && !shown.endsWith('/') ? `${shown}/` : shown;
-}
-
-/** Escapes the control characters of a file name. The agent chose the name, and a terminal would interpret control characters. */
-function printable(name: string): string {
-  return name.replace(/[\p{Cc}\p{Cf}\\]/gu, (char) =>
-    char === '\\' ? '\\\\' : `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`,
-  );
 }

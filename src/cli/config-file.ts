@@ -29,6 +29,7 @@ const nodeSettingsSchema = gatewayConfigSchema.pick({
   heartbeat_seconds: true,
   stall_seconds: true,
   undelivered_mb: true,
+  journal: true,
   math_python: true,
   images: true,
   egress_hosts: true,
@@ -37,6 +38,7 @@ const nodeSettingsSchema = gatewayConfigSchema.pick({
   background_stops: true,
   reused_runtimes: true,
   evaluators: true,
+  plugins: true,
   post_run_hooks: true,
 });
 

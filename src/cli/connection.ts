@@ -21,10 +21,20 @@ export function withConnectionOptions(command: Command): Command {
     .option('--json', 'print JSON');
 }
 
+/** How a command's calls are retried, as in the client's options. Default: not at all. */
+type RetryOptions = {
+  readonly retrySeconds?: number;
+  readonly onRetry?: (failure: FloeError) => void;
+};
+
 /** Runs `work` with a client for the rollout server that the options name, and closes the client afterwards. */
-export async function withClient<T>(options: ConnectionOptions, work: (client: FloeClient) => Promise<T>): Promise<T> {
+export async function withClient<T>(
+  options: ConnectionOptions,
+  work: (client: FloeClient) => Promise<T>,
+  retry: RetryOptions = {},
+): Promise<T> {
   const url = options.url ?? process.env.FLOE_URL ?? DEFAULT_SERVER_URL;
-  const client = new FloeClient({ url, token: findToken(options), tls: clientTls(options) });
+  const client = new FloeClient({ url, token: findToken(options), tls: clientTls(options), ...retry });
   try {
     return await work(client);
   } finally {

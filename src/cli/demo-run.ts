@@ -10,7 +10,7 @@ import { removeTree } from '../core/remove-tree.ts';
 import { removeStateDir } from '../gateway/recovery/state-dir.ts';
 import { createLogger } from '../observe/log.ts';
 import type { RolloutEvent, RuntimeBackend, SessionResult, SessionStatus } from '../schema/index.ts';
-import { loadScenarios, type SimServer, startSim } from '../sim/index.ts';
+import { bundledTokenizerPath, loadScenarios, SIM_MODEL, type SimServer, startSim } from '../sim/index.ts';
 import { harnessDir } from './home.ts';
 import { paint } from './print.ts';
 import { hasProgram } from './programs.ts';
@@ -81,7 +81,11 @@ export async function startDemo(dir: string, tasks: readonly DemoTask[], backend
       scenarios: await loadScenarios(tasks.map((task) => task.scenarioFile)),
     });
     closers.push(() => sim.close());
-    const server = await startServer(join(dir, 'server'), { port: 0, token }, log);
+    const server = await startServer(
+      join(dir, 'server'),
+      { port: 0, token, tokenizers: { [SIM_MODEL]: bundledTokenizerPath() } },
+      log,
+    );
     closers.push(() => server.close());
     const cores = cpus().length;
     const node = await startNode(

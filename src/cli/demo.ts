@@ -7,6 +7,7 @@ import { installHarness } from '../harnesses/install/install.ts';
 import type { RuntimeBackend, SessionResult } from '../schema/index.ts';
 import { checkAgainstLedger, type LedgerReport } from '../sim/index.ts';
 import { type BackendChoice, chooseBackend, isolationWarning, probeBackends } from './backend.ts';
+import { dashboardLink, openBrowser } from './dashboard-link.ts';
 import { type DemoRun, type DemoTask, demoTasks, removeDemo, runDemo, startDemo, writeTraces } from './demo-run.ts';
 import { harnessDir } from './home.ts';
 import { interruptible, waitForSignal } from './lifetime.ts';
@@ -14,14 +15,16 @@ import { countOption } from './options.ts';
 import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
 import { findProgram } from './programs.ts';
 
-type Options = { keep?: boolean; json?: boolean; samples: string; backend?: RuntimeBackend };
+type Options = { keep?: boolean; open?: boolean; json?: boolean; samples: string; backend?: RuntimeBackend };
 
 export function registerDemo(program: Command): void {
   program
     .command('demo')
     .description('let a real agent repair small repositories with the simulated engine, and check every token')
     .option('--samples <n>', 'number of sessions per task', '4')
-    .option('--keep', 'keep the server and the engine running afterwards, and print their URLs')
+    .option('--keep', 'keep the server and its dashboard running afterwards (default: on a terminal)')
+    .option('--no-keep', 'end after the sessions')
+    .option('--open', 'open the dashboard in the browser')
     .option('--backend <name>', 'bubblewrap or local (default: bubblewrap if it works)')
     .option('--json', 'print a summary as JSON')
     .action(demo);
@@ -63,12 +66,15 @@ type Job = {
 async function runIn(dir: string, { tasks, samples, backend, options }: Job): Promise<void> {
   const stack = await startDemo(dir, tasks, backend);
   try {
+    const link = dashboardLink(stack.serverUrl, stack.token);
+    printNote(`▸ watch it at ${link}`);
+    if (options.open) openBrowser(link);
     printNote(`▸ ${tasks.length} tasks × ${samples} samples, pi in ${backend}, engine ${stack.sim.url}`);
     const run = await runDemo(stack, tasks, samples);
     const report = checkAgainstLedger(run.results, stack.sim.ledger.entries(), 'processed');
     await writeTraces(join(dir, 'traces'), run);
     printSummary(run, report, tasks, join(dir, 'traces'), options.json === true);
-    if (options.keep) await keepServing(stack);
+    if (options.keep ?? isWatched(options)) await keepServing(stack, link);
     if (report.mismatches.length > 0 || run.results.some((result) => result.outcome !== 'completed'))
       process.exitCode = 1;
   } finally {
@@ -95,8 +101,14 @@ async function requireBackend(backend: RuntimeBackend): Promise<BackendChoice> {
   return { backend, problem: null };
 }
 
-async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promise<void> {
+/** Whether a person waits for the demo, who may want to read the dashboard afterwards. */
+function isWatched({ json }: Options): boolean {
+  return json !== true && process.stdin.isTTY === true && process.stdout.isTTY === true;
+}
+
+async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>, link: string): Promise<void> {
   printLine();
+  printLine(`dashboard       ${link}`);
   printLine(`rollout server  ${stack.serverUrl}`);
   printLine(`engine          ${stack.sim.url}  (ledger: ${stack.sim.url}/__sim/ledger)`);
   printLine(`use it          export FLOE_URL=${stack.serverUrl} FLOE_TOKEN=${stack.token}`);

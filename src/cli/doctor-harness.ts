@@ -94,7 +94,14 @@ export async function examineHarness(options: HarnessOptions, machine: Machine):
   return [installation, runtime, ...findingsOf(probe, agent.dialect ?? adapter.dialects[0])];
 }
 
-function refuseWithoutCommand({ name, features }: HarnessAdapter, { customShell }: HarnessOptions): void {
+function refuseWithoutCommand({ name, features, runsOnNode }: HarnessAdapter, { customShell }: HarnessOptions): void {
+  if (runsOnNode) {
+    const hint = 'run one with `floe agent run <agent> --base-url <url>`';
+    throw new FloeError(
+      'bad_request',
+      `--harness ${name}: its agents run on the node and need no installation; ${hint}`,
+    );
+  }
   if (!features.includes('custom_shell') || customShell !== undefined) return;
   const example = `floe doctor --harness ${name} --custom-shell "my-agent --model \\$FLOE_MODEL"`;
   throw new FloeError('bad_request', `--harness ${name} requires the command of the agent, for example: ${example}`);

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { FloeError } from '../core/errors.ts';
 import type { EngineChange, EngineSpecInput, EnginesStatus, PauseMode } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
@@ -12,7 +13,12 @@ type AddOptions = ChangeOptions & {
   model?: string;
   apiKeyFile?: string;
   logprobsMode?: 'raw' | 'processed';
+  tokenIds?: EngineSpecInput['token_ids'];
+  tokenizer?: string;
+  rack?: string;
+  zone?: string;
   maxConcurrency?: string;
+  adaptiveConcurrency?: string;
   requestsPerMinute?: string;
   tokensPerMinute?: string;
   replace?: boolean;
@@ -31,13 +37,21 @@ export function registerEngines(program: Command): void {
     }),
   );
   withChange(engines.command('add <url>').description('register an inference server; the URL has no /v1'))
-    .option('--kind <kind>', 'vllm, sglang, llama_cpp or openai', 'vllm')
+    .option('--kind <kind>', 'vllm, sglang, llama_cpp, openai or tinker', 'vllm')
     .option('--id <id>', 'id of the engine (default: derived from the URL)')
     .option('--pool <name>', 'pool of the engine; all engines of a pool serve the same policy', 'default')
     .option('--model <name>', "name of the model (default: the server's first one)")
     .option('--api-key-file <file>', 'file with the key to send as a bearer token (default: $FLOE_ENGINE_API_KEY)')
     .option('--logprobs-mode <mode>', 'kind of log-probabilities that the engine returns: raw or processed')
+    .option('--token-ids <choice>', 'whether an openai engine is asked for token ids: auto, required or off')
+    .option('--tokenizer <folder>', "folder on the nodes with the model's tokenizer.json and chat template, for tinker")
+    .option('--rack <name>', 'rack of the machine of the engine')
+    .option('--zone <name>', 'zone of the machine of the engine')
     .option('--max-concurrency <n>', 'maximum number of concurrent calls')
+    .option(
+      '--adaptive-concurrency <min-max>',
+      'adjust the maximum number of concurrent calls to the load of the engine, within these bounds, for example 4-512',
+    )
     .option('--requests-per-minute <n>', 'rate limit of the provider')
     .option('--tokens-per-minute <n>', 'rate limit of the provider for prompt and response tokens together')
     .option('--replace', 'replace the engine with this id if its URL, model or another setting differs')
@@ -105,9 +119,20 @@ function specOf(url: string, options: AddOptions): EngineSpecInput {
     ...(options.model === undefined ? {} : { model: options.model }),
     ...(key === undefined ? {} : { api_key: key }),
     ...(options.logprobsMode === undefined ? {} : { logprobs_mode: options.logprobsMode }),
+    ...(options.tokenIds === undefined ? {} : { token_ids: options.tokenIds }),
+    ...(options.tokenizer === undefined ? {} : { tokenizer: options.tokenizer }),
+    place: { rack: options.rack ?? null, zone: options.zone ?? null },
     ...(options.maxConcurrency === undefined ? {} : { max_concurrency: Number(options.maxConcurrency) }),
+    ...(options.adaptiveConcurrency === undefined ? {} : boundsOf(options.adaptiveConcurrency)),
     ...limitsOf(options),
   };
+}
+
+/** Parses `--adaptive-concurrency`. The schema of an engine validates the numbers. */
+function boundsOf(text: string): Pick<EngineSpecInput, 'adaptive_concurrency'> {
+  const [, min, max] = /^(\d+)-(\d+)$/.exec(text) ?? [];
+  if (min !== undefined) return { adaptive_concurrency: { min: Number(min), max: Number(max) } };
+  throw new FloeError('bad_request', `--adaptive-concurrency: ${text} is not two integers such as 4-512`);
 }
 
 function limitsOf({ requestsPerMinute, tokensPerMinute }: AddOptions): Pick<EngineSpecInput, 'limits'> {

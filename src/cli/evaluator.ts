@@ -6,6 +6,7 @@ import { MATH_VERIFY, mathVerifyPython } from '../harnesses/install/math-verify.
 import { harnessDir } from './home.ts';
 import { interruptible } from './lifetime.ts';
 import { formatTable, printJson, printLine, printNote } from './print.ts';
+import { registerInit } from './scaffold/scaffold.ts';
 
 const BYTES_PER_MB = 1_000_000;
 
@@ -15,7 +16,8 @@ const PROGRAMS = [MATH_VERIFY];
 export function registerEvaluator(program: Command): void {
   const evaluator = program
     .command('evaluator')
-    .description('list and install the programs that evaluators run on a node');
+    .description('make a new evaluator, and install the programs that evaluators run on a node');
+  registerInit(evaluator, 'evaluator');
   evaluator
     .command('list')
     .description('list the programs with their pinned versions, and whether they are installed')

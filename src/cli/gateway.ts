@@ -64,8 +64,9 @@ export function registerGateway(program: Command): void {
       }),
       createLogger('floe-gateway', levelOption(options.logLevel)),
     );
-    if (options.json) printJson({ node_id: node.nodeId, control_url: node.controlUrl, proxy_url: node.proxyOrigin });
-    else printLine(`node ${node.nodeId}: control ${node.controlUrl}, proxy ${node.proxyOrigin}`);
+    const { nodeId: node_id, controlUrl: control_url, proxyOrigin: proxy_url, proxyOrigins: proxy_urls } = node;
+    if (options.json) printJson({ node_id, control_url, proxy_url, proxy_urls });
+    else printLine(`node ${node_id}: control ${control_url}, proxy ${proxy_urls.join(' ')}`);
     await runUntilStopped(node, drainSeconds);
   });
 }

@@ -45,7 +45,7 @@ type Setup = {
 export function withHarnessOptions(command: Command): Command {
   return withAgentOptions(command)
     .option('--engine <url...>', 'URLs of inference servers, without /v1', [])
-    .option('--engine-kind <kind>', 'API of the inference servers: vllm, sglang, llama_cpp or openai', 'vllm')
+    .option('--engine-kind <kind>', 'API of the inference servers: vllm, sglang, llama_cpp, openai or tinker', 'vllm')
     .option('--model <name>', "name of the engines' model (default: the first one that each serves)")
     .option('--sim', 'use the simulated engine')
     .option('--scenario <file...>', 'files with scenarios of the simulated engine', [])

@@ -5,38 +5,8 @@ import { Command } from 'commander';
 import { asFloeError } from '../core/errors.ts';
 import { packageRoot } from '../core/package-root.ts';
 import { systemError } from '../core/system-errors.ts';
+import { COMMANDS } from './commands.ts';
 import { printError } from './print.ts';
-
-type Register = (program: Command) => void;
-
-/**
- * Functions that load each command by its name. Commands are loaded on demand, because the modules of the server and the simulated engine
- * take half a second to load.
- */
-const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
-  up: async () => (await import('./up.ts')).registerUp,
-  server: async () => (await import('./server.ts')).registerServer,
-  gateway: async () => (await import('./gateway.ts')).registerGateway,
-  sim: async () => (await import('./sim.ts')).registerSim,
-  submit: async () => (await import('./submit.ts')).registerSubmit,
-  status: async () => (await import('./status.ts')).registerStatus,
-  watch: async () => (await import('./watch.ts')).registerWatch,
-  results: async () => (await import('./results.ts')).registerResults,
-  cancel: async () => (await import('./cancel.ts')).registerCancel,
-  export: async () => (await import('./export.ts')).registerExport,
-  trace: async () => (await import('./trace.ts')).registerTrace,
-  artifacts: async () => (await import('./artifacts.ts')).registerArtifacts,
-  engines: async () => (await import('./engines.ts')).registerEngines,
-  harness: async () => (await import('./harness.ts')).registerHarness,
-  image: async () => (await import('./image.ts')).registerImage,
-  evaluator: async () => (await import('./evaluator.ts')).registerEvaluator,
-  harbor: async () => (await import('./harbor.ts')).registerHarbor,
-  tasks: async () => (await import('./tasks.ts')).registerTasks,
-  doctor: async () => (await import('./doctor.ts')).registerDoctor,
-  cluster: async () => (await import('./cluster.ts')).registerCluster,
-  topology: async () => (await import('./topology.ts')).registerTopology,
-  demo: async () => (await import('./demo.ts')).registerDemo,
-};
 
 const program = new Command('floe')
   .description('Rollouts as a service for reinforcement learning of LLM agents')

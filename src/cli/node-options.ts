@@ -8,6 +8,7 @@ import { DOCKER_SOCKET } from '../runtimes/providers.ts';
 import type { EngineKind, EngineLocality, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
 import { type Settings, withConfigOption } from './config-file.ts';
 import { imageDir } from './home.ts';
+import { countOption } from './options.ts';
 
 export type NodeOptions = {
   engine: string[];
@@ -15,6 +16,8 @@ export type NodeOptions = {
   enginePolicy: EnginePolicy;
   engineLocality: EngineLocality;
   nodeHost?: string;
+  rack?: string;
+  zone?: string;
   model?: string;
   nodeId?: string;
   backend?: RuntimeBackend;
@@ -22,9 +25,11 @@ export type NodeOptions = {
   ready?: string;
   run?: string;
   postrun?: string;
+  processes: string;
   memoryMb?: string;
   dispatch: DispatchPolicy;
   startLimit: string[];
+  startRate: string[];
   uploadRoot: string[];
   builder: string[];
   dockerSocket: string;
@@ -43,7 +48,7 @@ export type NodeOptions = {
 export function withNodeOptions(command: Command): Command {
   return withConfigOption(command)
     .option('--engine <url...>', 'URLs of inference servers, without /v1; `floe engines add` adds more later', [])
-    .option('--engine-kind <kind>', 'API of the inference servers: vllm, sglang, llama_cpp or openai', 'vllm')
+    .option('--engine-kind <kind>', 'API of the inference servers: vllm, sglang, llama_cpp, openai or tinker', 'vllm')
     .option(
       '--engine-policy <name>',
       'how an engine is chosen for a call: least_in_flight, assignment_count or consistent_hash',
@@ -51,9 +56,11 @@ export function withNodeOptions(command: Command): Command {
     )
     .option(
       '--engine-locality <choice>',
-      'prefer_local: prefer engines on this host while they have capacity; or none',
+      'prefer_local: prefer engines on this host, then in its rack, then in its zone, while they have capacity; or none',
       'none',
     )
+    .option('--rack <name>', 'rack of this machine, to decide which engines are near')
+    .option('--zone <name>', 'zone of this machine, to decide which engines are near')
     .option('--model <name>', "name of the engines' model (default: the first one that each serves)")
     .option('--node-id <id>', 'id of this node (default: the host name)')
     .option(
@@ -71,12 +78,14 @@ export function withNodeOptions(command: Command): Command {
     .option('--ready <n>', 'size of the READY buffer (default: the number of cores)')
     .option('--run <n>', 'number of RUN workers (default: four times the number of cores)')
     .option('--postrun <n>', 'number of POSTRUN workers (default: twice the number of cores)')
+    .option('--processes <n>', 'number of processes that run the sessions of the node, at most one for each core', '1')
     .option(
       '--memory-mb <n>',
       'memory for sessions in MiB, which the sum of their memory limits never exceeds (default: the memory of the machine or control group)',
     )
     .option('--dispatch <policy>', 'how the stages of sessions overlap: pipeline, batch or bounded_batch', 'pipeline')
     .option('--start-limit <backend=n...>', 'maximum number of sandboxes of a runtime that start concurrently', [])
+    .option('--start-rate <backend=n...>', 'maximum number of sandboxes of a runtime that start per second', [])
     .option('--upload-root <dir...>', 'host directories that prepare actions may copy from', [])
     .option('--builder <name=module...>', 'custom builders: see docs/guides/write-a-builder.md', [])
     .option(
@@ -105,6 +114,7 @@ export function nodeConfig(options: NodeOptions, other: OtherSettings): GatewayC
   return {
     ...connection,
     node_id: options.nodeId ?? defaultNodeId(),
+    processes: countOption('--processes', options.processes),
     pools: {
       init: Number(options.init ?? 2 * cores),
       ready: Number(options.ready ?? cores),
@@ -114,7 +124,8 @@ export function nodeConfig(options: NodeOptions, other: OtherSettings): GatewayC
     },
     dispatch_policy: options.dispatch,
     memory_mb: Number(options.memoryMb ?? machineMemoryMb()),
-    start_limits: startLimits(options.startLimit),
+    start_limits: startLimits('--start-limit', options.startLimit),
+    start_rates: startLimits('--start-rate', options.startRate),
     engines: options.engine.map((base_url) => ({
       base_url,
       kind: options.engineKind,
@@ -123,6 +134,7 @@ export function nodeConfig(options: NodeOptions, other: OtherSettings): GatewayC
     })),
     engine_policy: options.enginePolicy,
     engine_locality: options.engineLocality,
+    place: { rack: options.rack ?? null, zone: options.zone ?? null },
     host: options.nodeHost ?? null,
     default_backend: backend,
     docker_socket: options.dockerSocket,
@@ -151,13 +163,12 @@ export function builderModules(options: readonly string[]): Record<string, strin
   return Object.fromEntries(entries);
 }
 
-/** Parses the `--start-limit` options. Returns the limits by runtime, which the schema of the configuration validates later. */
-function startLimits(options: readonly string[]): Record<string, number> {
+/** Parses the values of an option. Returns the limits by runtime, which the schema of the configuration validates later. */
+function startLimits(name: string, options: readonly string[]): Record<string, number> {
   return Object.fromEntries(
     options.map((option): [string, number] => {
       const [backend = '', count = ''] = option.split('=');
-      if (backend === '' || count === '')
-        throw new FloeError('bad_request', `--start-limit: ${option} is not backend=n`);
+      if (backend === '' || count === '') throw new FloeError('bad_request', `${name}: ${option} is not backend=n`);
       return [backend, Number(count)];
     }),
   );

@@ -7,6 +7,13 @@ export function countOption(name: string, text: string): number {
   throw new FloeError('bad_request', `${name}: ${text} is not an integer of at least 1`);
 }
 
+/** Parses the value of an option that must be an integer of at least 0. Throws `bad_request` with the name of the option. */
+export function numberOption(name: string, text: string): number {
+  const value = Number(text);
+  if (text.trim() !== '' && Number.isInteger(value) && value >= 0) return value;
+  throw new FloeError('bad_request', `${name}: ${text} is not an integer of at least 0`);
+}
+
 /** Parses the value of an option in seconds, which must be a number of at least 0. Throws `bad_request` with the name of the option. */
 export function secondsOption(name: string, text: string): number {
   const value = Number(text);

@@ -26,6 +26,19 @@ export function printJson(value: unknown): void {
   printLine(JSON.stringify(value));
 }
 
+/**
+ * Returns a text that others wrote, such as an agent, without what a terminal would interpret: control characters and characters that change the
+ * direction of text are shown as symbols or codes. Line breaks and tabs stay.
+ */
+export function visible(text: string): string {
+  return text.replaceAll('\r\n', '\n').replace(/\p{Cc}|\p{Bidi_Control}/gu, (char) => {
+    const code = char.codePointAt(0) ?? 0;
+    if (char === '\n' || char === '\t') return char;
+    // Unicode has a symbol for each of these control characters.
+    return code < 0x20 ? String.fromCodePoint(0x2400 + code) : `\\u{${code.toString(16)}}`;
+  });
+}
+
 const ESCAPE = String.fromCharCode(27);
 const ANSI = new RegExp(`${ESCAPE}\\[[0-9;]*m`, 'g');
 
@@ -64,7 +77,7 @@ export function printError(error: FloeError, asJson: boolean): void {
     });
     return;
   }
-  printNote(`${paint('red', 'error')} ${error.code}: ${error.message}`);
+  printNote(`${paint('red', 'error')} ${error.code}: ${visible(error.message)}`);
   if (error.code === 'unauthorized') {
     printNote(
       '  Set the token with --token-file, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe).',
@@ -79,4 +92,11 @@ export function printError(error: FloeError, asJson: boolean): void {
   if (Array.isArray(issues) && issues.length > 1) {
     for (const issue of issues as { path: string; message: string }[]) printNote(`  ${issue.path}: ${issue.message}`);
   }
+}
+
+/** Escapes the control characters of a text that an agent or a task chose, because a terminal would interpret them. */
+export function printable(text: string): string {
+  return text.replace(/[\p{Cc}\p{Cf}\\]/gu, (char) =>
+    char === '\\' ? '\\\\' : `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`,
+  );
 }

@@ -1,3 +1,4 @@
+import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { systemClock } from '../core/clock.ts';
 import { parseAs } from '../core/parse.ts';
@@ -6,8 +7,10 @@ import { ensureWritableDir } from '../core/system-errors.ts';
 import { evaluatorOfNodes } from '../evaluators/custom.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { type GatewayConfigInput, gatewayConfigSchema } from '../gateway/node/config.ts';
-import { type Gateway, startGateway } from '../gateway/node/gateway.ts';
+import type { Gateway } from '../gateway/node/gateway.ts';
 import { createTaskCheck } from '../gateway/node/plugins.ts';
+import { startTracedGateway } from '../gateway/node/traced-gateway.ts';
+import { startProcesses } from '../gateway/processes/processes.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
 import { ServerMetrics } from '../observe/server-metrics.ts';
@@ -16,7 +19,9 @@ import type { RolloutConfigInput } from '../rollout/config.ts';
 import type { ListenerUrls } from '../rollout/http/listeners.ts';
 import { createRolloutServer } from '../rollout/server.ts';
 import { type OpenStore, openStore } from '../store/index.ts';
+import { loadBatchFilters } from './batch-filters.ts';
 import { EMBEDDED_STORAGE, type Storage } from './server-options.ts';
+import { loadTokenTexts } from './token-texts.ts';
 
 export type RunningServer = ListenerUrls & { close(): Promise<void> };
 
@@ -68,7 +73,9 @@ async function openServer(
       log,
       tracer: tracing.tracer,
       metricsRegistry: metrics,
-      validateTask: createTaskCheck(harnessRegistry(), evaluators, customBuilders),
+      batchFilters: await loadBatchFilters(config.batch_filters ?? {}),
+      tokenTexts: await loadTokenTexts(config.tokenizers ?? {}),
+      validateTask: createTaskCheck(harnessRegistry(), evaluators, { customBuilders, plugins: config.plugins ?? [] }),
     });
     metrics.observe(server);
     const urls = await server.listen();
@@ -87,17 +94,12 @@ async function openServer(
   }
 }
 
-/** Starts a gateway node in this process. Resolves when the node is registered with its server. */
+/** Starts a gateway node in this process, and in child processes if it has several. Resolves when the node is registered with its server. */
 export async function startNode(input: GatewayConfigInput, log: Logger): Promise<Gateway> {
   const config = parseAs(gatewayConfigSchema, input, 'gateway options');
-  const { node_id } = config;
-  const tracing = tracingFromEnvironment(process.env, 'floe-gateway', { node_id }, { clock: systemClock, log });
-  const gateway = await startGateway(config, { log, tracer: tracing.tracer });
-  return {
-    ...gateway,
-    async close() {
-      await gateway.close();
-      await tracing.close();
-    },
-  };
+  const { processes } = config;
+  if (processes === 1) return startTracedGateway(config, log);
+  const cores = cpus().length;
+  if (processes > cores) log.warn({ processes, cores }, 'the node has more processes than the machine has cores');
+  return startProcesses(config, { log });
 }

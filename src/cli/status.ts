@@ -1,46 +1,124 @@
 import type { Command } from 'commander';
+import type { FloeClient } from '../client/index.ts';
 import { MIB } from '../core/bytes.ts';
-import { nodeState, type RolloutStatus, type TaskSummary } from '../schema/index.ts';
+import { systemClock } from '../core/clock.ts';
+import {
+  type NodeInfo,
+  type NodeProcess,
+  nodeState,
+  type RolloutStatus,
+  type SessionStatus,
+  type TaskSummary,
+} from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { formatTable, paint, printJson, printLine } from './print.ts';
+import { interruptible } from './lifetime.ts';
+import { type LiveLines, repeatLines, showLive } from './live.ts';
+import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
+import { ProgressRate } from './progress-rate.ts';
+import { terminal } from './screen.ts';
+import { STAGES, stageLines, timeText } from './task-board.ts';
+
+const ENDED = ['COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED'] as const satisfies readonly SessionStatus[];
+
+/** The cells of a row of a table; `null` for an empty one. */
+type Row = readonly (string | number | null)[];
+
+type Options = ConnectionOptions & { limits?: boolean; live?: boolean };
 
 export function registerStatus(program: Command): void {
   withConnectionOptions(program.command('status').description('show what runs and what limits the throughput'))
     .option('--limits', 'list every limit and counter')
-    .action(async (options: ConnectionOptions & { limits?: boolean }) => {
+    .option('--live', 'show it until Ctrl-C: in the window of a terminal, elsewhere as one line per second')
+    .action(async (options: Options) => {
       await withClient(options, async (client) => {
+        if (options.live) return showStatus(client, options);
         const [status, tasks] = [await client.status(), await client.tasks()];
         if (options.json) return printJson({ ...status, recent_tasks: tasks });
-        printBottleneck(status);
-        printSection('sessions', ['status', 'count'], Object.entries(status.sessions).filter(isNotZero));
-        printTrainers(status);
-        printNodes(status);
-        if (options.limits === true) printLimits(status);
-        printTasks(tasks);
+        for (const line of statusLines(status, tasks, options.limits === true)) printLine(line);
       });
     });
 }
 
-function printBottleneck({ bottleneck, holding_back, hints, sessions }: RolloutStatus): void {
+async function showStatus(client: FloeClient, options: Options): Promise<void> {
+  const output = options.json ? null : terminal();
+  const rate = new ProgressRate();
+  await interruptible(async (signal) => {
+    const read = async (): Promise<LiveLines> => {
+      const status = await client.status(signal);
+      rate.add(systemClock.monotonicMs(), endedOf(status));
+      if (options.json) return { lines: [JSON.stringify(status)], isOver: false };
+      if (output === null) return { lines: [summaryLine(status, rate)], isOver: false };
+      const tasks = await client.tasks({}, signal);
+      const head = [
+        summaryLine(status, rate),
+        '',
+        ...stageLines((stage) => status.sessions[stage] ?? 0, openOf(status)),
+        '',
+      ];
+      return { lines: [...head, ...statusLines(status, tasks, options.limits === true)], isOver: false };
+    };
+    if (output !== null) return showLive(output, read, signal);
+    const print = (lines: readonly string[], problem: string | null): void =>
+      problem === null ? printLine(lines.join('\n')) : printNote(problem);
+    return repeatLines(read, print, signal);
+  });
+}
+
+/** Returns the number of sessions that have ended and that the server still has. */
+function endedOf({ sessions }: RolloutStatus): number {
+  return ENDED.reduce((sum, status) => sum + (sessions[status] ?? 0), 0);
+}
+
+function openOf({ sessions }: RolloutStatus): number {
+  return STAGES.reduce((sum, stage) => sum + (sessions[stage] ?? 0), 0);
+}
+
+function summaryLine(status: RolloutStatus, rate: ProgressRate): string {
+  const perSecond = rate.perSecond();
+  return [
+    new Date(systemClock.nowMs()).toISOString().slice(11, 19),
+    ...STAGES.map((stage) => `${stage} ${status.sessions[stage] ?? 0}`),
+    `ended ${endedOf(status)}`,
+    `${perSecond === null ? '-' : (60 * perSecond).toFixed(1)} sessions/min`,
+    `remaining time ${timeText(rate.msUntil(openOf(status)))}`,
+  ].join('  ');
+}
+
+/** Returns the lines that describe the status, with all limits and counters if `withLimits` is set. */
+function statusLines(status: RolloutStatus, tasks: readonly TaskSummary[], withLimits: boolean): string[] {
+  return [
+    ...bottleneckLines(status),
+    ...section('sessions', ['status', 'count'], Object.entries(status.sessions).filter(isNotZero)),
+    ...trainerLines(status),
+    ...batchStreamLines(status),
+    ...nodeLines(status),
+    ...(withLimits ? limitLines(status) : []),
+    ...taskLines(tasks),
+  ];
+}
+
+function bottleneckLines({ bottleneck, holding_back, hints, sessions }: RolloutStatus): string[] {
+  const lines: string[] = [];
   if (bottleneck === null) {
     const why = (sessions.QUEUED ?? 0) > 0 ? 'the nodes have capacity for all queued sessions' : 'no session is queued';
-    printLine(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: ${why}`);
+    lines.push(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: ${why}`);
   } else {
-    printLine(`${paint('bold', 'bottleneck')}  ${paint('yellow', bottleneck.name)}: ${bottleneck.why}`);
-    printLine(`  ${bottleneck.remedy}`);
+    lines.push(`${paint('bold', 'bottleneck')}  ${paint('yellow', bottleneck.name)}: ${bottleneck.why}`);
+    lines.push(`  ${bottleneck.remedy}`);
   }
   for (const { limit, where, count, what } of holding_back)
-    printLine(`  ${limit} of ${where} holds back ${count} ${what}`);
+    lines.push(`  ${limit} of ${where} holds back ${count} ${what}`);
   for (const { node_id, setting, value, suggested, why } of hints) {
     // Replaces the name of a node setting by the option of `floe gateway` that sets it, for example `--run (max_run_workers)`.
     const option = setting.replace(/^max_(\w+)_workers$/, '--$1 ($&)');
-    printLine(`  ${paint('cyan', 'hint')}: ${option} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
+    lines.push(`  ${paint('cyan', 'hint')}: ${option} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
   }
-  printLine();
+  lines.push('');
+  return lines;
 }
 
-function printTrainers({ trainers }: RolloutStatus): void {
-  printSection(
+function trainerLines({ trainers }: RolloutStatus): string[] {
+  return section(
     'trainers',
     ['trainer', 'queued', 'live', 'uncollected', 'MiB', 'held back'],
     trainers.map((row) => [
@@ -54,8 +132,33 @@ function printTrainers({ trainers }: RolloutStatus): void {
   );
 }
 
-function printNodes({ nodes, stages }: RolloutStatus): void {
-  printSection(
+function batchStreamLines({ batch_streams: streams }: RolloutStatus): string[] {
+  if (streams.length === 0) return [];
+  const table = section(
+    'batch streams',
+    ['stream', 'trainer', 'batches', 'running', 'ready', 'handed', 'rejected', 'stale', 'useful'],
+    streams.map((stream) => [
+      stream.batch_id,
+      stream.trainer,
+      stream.batch,
+      stream.running,
+      stream.ready,
+      stream.handed,
+      Object.entries(stream.rejected)
+        .map(([reason, groups]) => `${groups} ${reason}`)
+        .join(', ') || null,
+      stream.staleness,
+      stream.useful_share === null ? null : `${Math.round(100 * stream.useful_share)} %`,
+    ]),
+  );
+  const warnings = streams.flatMap(({ batch_id, warning }) =>
+    warning === null ? [] : [`warning: stream ${batch_id}: ${warning}`],
+  );
+  return [...table, ...warnings];
+}
+
+function nodeLines({ nodes, stages }: RolloutStatus): string[] {
+  const lines = section(
     'nodes',
     [
       'node',
@@ -70,38 +173,62 @@ function printNodes({ nodes, stages }: RolloutStatus): void {
       'takeovers',
       'last heartbeat',
     ],
-    nodes.map((node) => [
-      node.node_id,
-      nodeState(node),
-      `${node.metrics.init_inflight}/${node.max_init_workers}`,
-      `${node.metrics.ready_depth}/${node.ready_size}`,
-      `${node.metrics.run_inflight}/${node.max_run_workers}`,
-      `${node.metrics.postrun_inflight}/${node.max_postrun_workers}`,
-      node.metrics.postrun_queue_depth,
-      node.leased_sessions,
-      node.memory_mb === null ? null : `${node.leased_memory_mb}/${node.memory_mb}`,
-      node.takeovers,
-      node.last_heartbeat,
-    ]),
+    nodes.flatMap((node) => [nodeRow(node), ...(node.metrics.processes ?? []).map(processRow)]),
   );
   for (const { node_id, healthy, refuses } of nodes) {
-    if (healthy && refuses !== null) printLine(`Node ${node_id} takes no sessions: ${refuses}`);
+    if (healthy && refuses !== null) lines.push(`Node ${node_id} takes no sessions: ${refuses}`);
   }
-  if (stages.samples === 0) return;
+  if (stages.samples === 0) return lines;
   const means = [stages.init_ms, stages.running_ms, stages.postrun_ms].map(
     (ms) => `${((ms ?? 0) / 1000).toFixed(2)} s`,
   );
-  printLine(`means of ${stages.samples} sessions: INIT ${means[0]}, RUNNING ${means[1]}, POSTRUN ${means[2]}\n`);
+  lines.push(`means of ${stages.samples} sessions: INIT ${means[0]}, RUNNING ${means[1]}, POSTRUN ${means[2]}`, '');
+  return lines;
 }
 
-function printLimits({ limits, counters }: RolloutStatus): void {
+function nodeRow(node: NodeInfo): Row {
+  return [
+    node.node_id,
+    nodeState(node),
+    `${node.metrics.init_inflight}/${node.max_init_workers}`,
+    `${node.metrics.ready_depth}/${node.ready_size}`,
+    `${node.metrics.run_inflight}/${node.max_run_workers}`,
+    `${node.metrics.postrun_inflight}/${node.max_postrun_workers}`,
+    node.metrics.postrun_queue_depth,
+    node.leased_sessions,
+    node.memory_mb === null ? null : `${node.leased_memory_mb}/${node.memory_mb}`,
+    node.takeovers,
+    node.last_heartbeat,
+  ];
+}
+
+/** Returns the row of one process, below that of its node. */
+function processRow(process: NodeProcess, index: number): Row {
+  return [
+    `  process ${index}`,
+    process.refuses === null ? process.state : 'refusing',
+    process.init_inflight,
+    process.ready_depth,
+    process.run_inflight,
+    process.postrun_inflight,
+    process.postrun_queue_depth,
+    null,
+    null,
+    null,
+    process.ends === 0 ? null : `ended ${process.ends} times`,
+  ];
+}
+
+function limitLines({ limits, counters }: RolloutStatus): string[] {
   const shown = Object.entries(limits).map(([name, value]) => [name, value === null ? null : String(value)]);
-  printSection('limits', ['limit', 'value'], shown);
-  printSection('counters', ['counter', 'count'], Object.entries(counters).filter(isNotZero));
+  return [
+    ...section('limits', ['limit', 'value'], shown),
+    ...section('counters', ['counter', 'count'], Object.entries(counters).filter(isNotZero)),
+  ];
 }
 
-function printTasks(tasks: readonly TaskSummary[]): void {
-  printSection(
+function taskLines(tasks: readonly TaskSummary[]): string[] {
+  return section(
     'tasks',
     ['task', 'harness', 'status', 'done', 'of', 'mean reward'],
     tasks.map((task) => [
@@ -115,14 +242,8 @@ function printTasks(tasks: readonly TaskSummary[]): void {
   );
 }
 
-function printSection(
-  title: string,
-  header: readonly string[],
-  rows: readonly (readonly (string | number | null)[])[],
-): void {
-  printLine(paint('bold', title));
-  printLine(formatTable(header, rows));
-  printLine();
+function section(title: string, header: readonly string[], rows: readonly Row[]): string[] {
+  return [paint('bold', title), ...formatTable(header, rows).split('\n'), ''];
 }
 
 function isNotZero([, count]: readonly [string, number]): boolean {

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import type { ChatMessage, CompletionRecord, Content, SessionView, Trajectory } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
-import { formatTable, paint, printJson, printLine } from './print.ts';
+import { formatTable, paint, printJson, printLine, visible } from './print.ts';
 
 /** Maximum number of characters of a text that `floe trace` prints unless `--full` is given. */
 const SHOWN_CHARS = 240;
@@ -21,7 +21,7 @@ export function registerTrace(program: Command): void {
       const completions = JSON.parse((await client.completions(id)).toString('utf8')) as CompletionRecord[];
       if (options.json) return printJson({ session, trajectory, completions });
       const shorten = (text: string): string =>
-        options.full === true || text.length <= SHOWN_CHARS ? text : `${text.slice(0, SHOWN_CHARS)}…`;
+        visible(options.full === true || text.length <= SHOWN_CHARS ? text : `${text.slice(0, SHOWN_CHARS)}…`);
       printHead(session);
       for (const completion of completions) printTurn(completion, shorten);
       printTraces(trajectory);
@@ -44,11 +44,15 @@ function printHead(session: SessionView): void {
   );
   const components = Object.entries(summary.reward_components);
   if (components.length > 0)
-    printLine(`reward components: ${components.map(([name, value]) => `${name} ${value ?? 'none'}`).join(', ')}`);
+    printLine(
+      `reward components: ${components.map(([name, value]) => `${visible(name)} ${value ?? 'none'}`).join(', ')}`,
+    );
   const details = Object.entries(summary.reward_details);
   if (details.length > 0)
-    printLine(`reward details: ${details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(', ')}`);
-  if (summary.error !== null) printLine(paint('red', `${summary.error.code}: ${summary.error.message}`));
+    printLine(
+      `reward details: ${details.map(([name, value]) => `${visible(name)} ${visible(JSON.stringify(value))}`).join(', ')}`,
+    );
+  if (summary.error !== null) printLine(paint('red', `${summary.error.code}: ${visible(summary.error.message)}`));
 }
 
 function outcomeColour(outcome: string): string {
@@ -77,7 +81,7 @@ function printTurn(completion: CompletionRecord, shorten: (text: string) => stri
   if (thought !== '') printLine(indent(paint('dim', `think  ${shorten(thought)}`)));
   if (answer !== '') printLine(indent(paint('green', `say    ${shorten(answer)}`)));
   for (const call of message.tool_calls ?? []) {
-    printLine(indent(paint('green', `call   ${call.function.name} ${shorten(call.function.arguments)}`)));
+    printLine(indent(paint('green', `call   ${visible(call.function.name)} ${shorten(call.function.arguments)}`)));
   }
 }
 

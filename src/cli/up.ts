@@ -3,10 +3,11 @@ import type { Command } from 'commander';
 import { undoAll } from '../core/promises.ts';
 import { createLogger } from '../observe/log.ts';
 import { raisePriority } from '../runtimes/processes/priority.ts';
-import { loadScenarios, startSim } from '../sim/index.ts';
+import { bundledTokenizerPath, loadScenarios, SIM_MODEL, startSim } from '../sim/index.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
 import { type ConfigFileOptions, readSettings, type Settings } from './config-file.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
+import { dashboardLink, openBrowser } from './dashboard-link.ts';
 import { floeHome, harnessDir } from './home.ts';
 import { displacedError, waitForSignal } from './lifetime.ts';
 import { builderModules, type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
@@ -35,6 +36,7 @@ type Options = NodeOptions &
     scenario: string[];
     callbackHost?: string[];
     logLevel: string;
+    open?: boolean;
     json?: boolean;
   };
 
@@ -55,6 +57,7 @@ export function registerUp(program: Command): void {
             'hosts that callbacks may be sent to (default: loopback if the server listens there, else all others)',
           )
           .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+          .option('--open', 'open the dashboard in the browser')
           .option('--json', 'print JSON'),
       ),
     ),
@@ -90,7 +93,14 @@ async function up(options: Options): Promise<void> {
     const modules = Object.entries(builderModules(options.builder)).flat();
     const server = await startServer(
       join(home, 'server'),
-      { ...settings.server, ...address, ...secrets, evaluators: evaluatorNames(settings) },
+      {
+        ...settings.server,
+        tokenizers: { ...(options.sim ? { [SIM_MODEL]: bundledTokenizerPath() } : {}), ...settings.server.tokenizers },
+        ...address,
+        ...secrets,
+        evaluators: evaluatorNames(settings),
+        plugins: pluginNames(settings),
+      },
       log,
       modules,
       storageOf(options),
@@ -113,11 +123,14 @@ async function up(options: Options): Promise<void> {
     if (options.json) printJson(info);
     else {
       printLine(`rollout server  ${paint('bold', info.server)}  (${tokenSource(options)})`);
-      printLine(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${info.proxy}`);
+      printLine(`dashboard       ${dashboardLink(info.server)}`);
+      const proxies = node.proxyOrigins.join(' ');
+      printLine(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${proxies}`);
       const none = 'none; add one with `floe engines add <URL of vLLM or SGLang>`, or start with --sim';
       printLine(`engines         ${info.engines.join(' ') || none}`);
       printLine('Submit a task with: floe submit <file> --watch');
     }
+    if (options.open) openBrowser(dashboardLink(info.server, secrets.token));
     const over = new AbortController();
     const takeover = await Promise.race([node.takenOver, waitForSignal(over.signal)]);
     over.abort();
@@ -136,4 +149,12 @@ function tokenSource({ tokenFile }: Options): string {
 /** Returns the names of the custom evaluators of the node in this process, and of others that the config file names for the server. */
 function evaluatorNames({ server, node }: Settings): string[] {
   return [...new Set([...server.evaluators, ...Object.keys(node.evaluators)])];
+}
+
+/** Returns the names of the plug-ins of the node in this process, and of others that the config file names for the server. */
+function pluginNames({ server, node: { plugins } }: Settings): string[] {
+  const { agents, environments, tools, python } = plugins;
+  const named = Object.entries(python).flatMap(([name, { kind }]) => (kind === 'handler' ? [] : [name]));
+  const modules = [agents, environments, tools].flatMap((one) => Object.keys(one));
+  return [...new Set([...server.plugins, ...modules, ...named])];
 }

@@ -1,10 +1,10 @@
 import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
-import { parse } from 'yaml';
+import { parseDocument } from 'yaml';
 import type { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
-import { type PrepareAction, type TaskRequest, taskRequestSchema } from '../schema/index.ts';
+import { type EvaluatorSpec, type PrepareAction, type TaskRequest, taskRequestSchema } from '../schema/index.ts';
 
 /** Maximum number of YAML aliases in a file. With aliases, a short file could expand to any size. */
 const MAX_ALIAS_COUNT = 100;
@@ -25,12 +25,17 @@ export async function readYamlFile<T extends z.ZodType>(path: string, schema: T)
  * `readYamlFile`.
  */
 export async function readTaskFile(path: string): Promise<TaskRequest> {
-  const task = await readYamlFile(path, taskRequestSchema);
+  return withSources(await readYamlFile(path, taskRequestSchema), path);
+}
+
+/** Returns a task from a file with absolute paths of the files to upload and of Harbor tests, which are relative to the folder of the file. */
+export function withSources(task: TaskRequest, path: string): TaskRequest {
   const folder = dirname(resolve(path));
-  const { runtime } = task;
-  if (runtime === null) return task;
+  const { runtime, evaluator } = task;
+  const resolved = { ...task, evaluator: evaluator === null ? null : withTests(evaluator, folder) };
+  if (runtime === null) return resolved;
   return {
-    ...task,
+    ...resolved,
     runtime: {
       ...runtime,
       prepare: runtime.prepare.map((action) => resolveSource(action, folder)),
@@ -39,9 +44,21 @@ export async function readTaskFile(path: string): Promise<TaskRequest> {
   };
 }
 
+/** Returns the evaluator with absolute paths of the files and folders that `harbor` copies from the node's host. */
+function withTests(evaluator: EvaluatorSpec, folder: string): EvaluatorSpec {
+  const { strategy, config } = evaluator;
+  if (strategy !== 'harbor' || !Array.isArray(config.tests)) return evaluator;
+  const tests = config.tests.map((test) => (typeof test === 'string' ? resolve(folder, test) : test));
+  return { ...evaluator, config: { ...config, tests } };
+}
+
 function parseYaml(text: string, path: string): unknown {
   try {
-    return parse(text, { maxAliasCount: MAX_ALIAS_COUNT });
+    const document = parseDocument(text);
+    // A value with an unknown tag is only a warning, and would be read as if it had none.
+    const [problem] = [...document.errors, ...document.warnings];
+    if (problem !== undefined) throw problem;
+    return document.toJS({ maxAliasCount: MAX_ALIAS_COUNT });
   } catch (cause) {
     const reason = (cause as Error).message;
     throw new FloeError('malformed_json', `${path} is neither YAML nor JSON: ${reason}`, { path }, cause);

@@ -44,6 +44,8 @@ export type ConnectionOptions = {
    * limit of the server is reached (status 429). The default is 0: calls are not retried.
    */
   readonly retrySeconds?: number | undefined;
+  /** Called before each pause of a retry, with the failure. Must not throw. */
+  readonly onRetry?: ((failure: FloeError) => void) | undefined;
   readonly clock?: Clock | undefined;
   /** Random source that varies the pauses between retries. */
   readonly random?: RandomSource | undefined;
@@ -82,6 +84,7 @@ export class Connection {
   private readonly clock: Clock;
   private readonly random: RandomSource;
   private readonly retryMs: number;
+  private readonly onRetry: ((failure: FloeError) => void) | undefined;
   private readonly connect: buildConnector.connector;
 
   /** Throws `bad_request` for an invalid URL and `setup_failed` for a TLS file that cannot be read. */
@@ -91,12 +94,13 @@ export class Connection {
     this.clock = options.clock ?? systemClock;
     this.random = options.random ?? systemRandom;
     this.retryMs = (options.retrySeconds ?? 0) * 1000;
+    this.onRetry = options.onRetry;
     this.connect = connectorFor(options.tls, CONNECT_TIMEOUT_MS);
   }
 
   /** Creates the retry budget for one call, or for a sequence of calls that retry within one time limit. */
   retryBudget(): RetryBudget {
-    return new RetryBudget(this.clock, this.retryMs, this.closing.signal, this.random);
+    return new RetryBudget(this.clock, this.retryMs, this.closing.signal, this.random, this.onRetry);
   }
 
   /** Number of replicas to which a call can be sent. */

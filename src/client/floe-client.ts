@@ -4,20 +4,43 @@ import { parseAs } from '../core/parse.ts';
 import {
   type AttemptView,
   attemptViewSchema,
+  type BatchReply,
+  type BatchRowsReply,
+  type BatchStaleness,
+  type BatchStreamRequestInput,
+  type BatchStreamView,
+  batchRowsReplySchema,
+  batchStalenessSchema,
+  batchStreamViewSchema,
   type EngineChange,
   type EngineSpecInput,
   type EnginesStatus,
   engineChangeSchema,
   enginesStatusSchema,
+  type GroupFacts,
+  groupFactsPageSchema,
+  type HistogramField,
+  type LiveSessions,
+  liveSessionsSchema,
   MAX_ARTIFACTS_MB,
+  type MeasureKind,
   type PauseMode,
   type RolloutEvent,
   type RolloutStatus,
   rolloutEventSchema,
   rolloutStatusSchema,
+  type SessionFacts,
+  type SessionGrouping,
+  type SessionHistogram,
+  type SessionMeasures,
   type SessionResult,
+  type SessionTotals,
   type SessionView,
   type SubmitReply,
+  sessionFactsPageSchema,
+  sessionHistogramSchema,
+  sessionMeasuresReplySchema,
+  sessionTotalsReplySchema,
   sessionViewSchema,
   submitReplySchema,
   type TaskRequestInput,
@@ -29,12 +52,13 @@ import {
   taskSummarySchema,
 } from '../schema/index.ts';
 import { Connection, type ConnectionOptions, linesOf, type Query } from './connection.ts';
+import { filterQuery, type SessionFilter } from './session-filter.ts';
 
 /** Default of {@link ChangeOptions.waitSeconds}, which is also the server's default. */
 const CHANGE_WAIT_SECONDS = 15;
 
 /**
- * How long the server is asked to hold a request for results while there are none, in seconds. Afterwards the client repeats the request.
+ * How long the server is asked to hold a request for results, or for the end of a task, in seconds. Afterwards the client repeats the request.
  */
 const RESULTS_WAIT_SECONDS = 30;
 
@@ -73,6 +97,52 @@ export type ResultsOptions = {
 };
 
 /**
+ * The order of a list of ended sessions: by the time of their end or by a value, and with `-` from the greatest to the least value. Sessions
+ * without the value come last.
+ */
+export type SessionOrder = 'newest' | 'oldest' | `${'' | '-'}${'reward' | 'turns' | 'tokens' | 'seconds'}`;
+
+export type PageOptions = {
+  /** Maximum number of entries per request. Default: 100. */
+  readonly pageSize?: number;
+  readonly signal?: AbortSignal;
+};
+
+/** What {@link FloeClient.nextBatch} and {@link FloeClient.batches} request. */
+export type BatchOptions = {
+  /** Number of groups. Default: the stream's `batch_size`. */
+  readonly size?: number;
+  /** Trainer's format of the records, such as `trl_async`; see docs/trainer-formats.md. Default: the groups have their results. */
+  readonly format?: string;
+  readonly advantages?: 'none' | 'grpo' | 'centered' | 'leave_one_out';
+  /** Whether a sample's advantage is divided by its number of traces. */
+  readonly perSession?: boolean;
+  /** Whether each reply has an advantage of its own, from its reward and those of the replies after it. */
+  readonly perTurn?: boolean;
+  /** What happens to trained tokens that were sampled under a constraint. Default: `train`. */
+  readonly constrained?: 'train' | 'mask';
+  /** Options of the format. */
+  readonly formatOptions?: Readonly<Record<string, unknown>>;
+  readonly signal?: AbortSignal;
+};
+
+export type NextBatchOptions = BatchOptions & {
+  /** Version of the policy that trains on the batch. */
+  readonly policyVersion?: string;
+  /** Number of the last batch that was handled. Default: the last one that was handed out, so that a repeated call skips a batch. */
+  readonly after?: number;
+  /** Longest time in seconds that the server waits for a complete batch. Default: 30. */
+  readonly waitSeconds?: number;
+};
+
+export type FollowBatchesOptions = BatchOptions & {
+  /** Returns the version of the policy that trains on the next batch. It is called before each request. */
+  readonly policyVersion?: () => string;
+  /** Number of the last batch that was handled, from a checkpoint. Default: the last one that was handed out. */
+  readonly after?: number;
+};
+
+/**
  * The control API for trainers. Every method throws a FloeError: the server's own, or `peer_unreachable` when the server cannot be reached.
  * With several replicas, a call that one replica cannot serve is sent to the next. Beyond that, calls are retried only with `retrySeconds`.
  * Every call may be repeated safely: a submission without `task_id` and `idempotency_key` gets a generated key.
@@ -95,6 +165,15 @@ export class FloeClient {
     return parseAs(taskStatusSchema, await this.connection.json('GET', taskPath(taskId), { signal }), 'task');
   }
 
+  /** Waits until a task has ended, and resolves with its status. */
+  async endedTask(taskId: string, signal?: AbortSignal): Promise<TaskStatus> {
+    for (;;) {
+      const given = { query: { wait: RESULTS_WAIT_SECONDS }, waitSeconds: RESULTS_WAIT_SECONDS, signal };
+      const task = parseAs(taskStatusSchema, await this.connection.json('GET', taskPath(taskId), given), 'task');
+      if (task.status !== 'running') return task;
+    }
+  }
+
   /** Returns the finished sessions of a task with their token data. */
   async taskResults(taskId: string, signal?: AbortSignal): Promise<SessionResult[]> {
     const reply = await this.connection.json('GET', taskPath(taskId), { query: { results: 'full' }, signal });
@@ -115,14 +194,98 @@ export class FloeClient {
     return parseAs(taskStatusSchema, reply, 'reply to cancel');
   }
 
+  /** Submits a task again as a new one, with a new id and without its callback. */
+  async repeat(taskId: string, signal?: AbortSignal): Promise<SubmitReply> {
+    const reply = await this.connection.json('POST', `${taskPath(taskId)}/repeat`, { signal });
+    return parseAs(submitReplySchema, reply, 'reply to repeat');
+  }
+
   async sessions(taskId: string, signal?: AbortSignal): Promise<SessionView[]> {
     const reply = await this.connection.json('GET', `/tasks/${encodeURIComponent(taskId)}/sessions`, { signal });
     return parseAs(sessionViewSchema.array(), (reply as { sessions?: unknown }).sessions, 'sessions');
   }
 
+  /**
+   * Yields the ended sessions that match a filter, by default newest first. Sessions that end meanwhile are not yielded in this order.
+   */
+  async *endedSessions(
+    filter: SessionFilter = {},
+    { order, pageSize, signal }: PageOptions & { readonly order?: SessionOrder } = {},
+  ): AsyncGenerator<SessionFacts> {
+    for (let after: string | undefined; ; ) {
+      const query: Query = { ...filterQuery(filter), order, limit: pageSize, after };
+      const reply = await this.connection.json('GET', '/sessions', { query, signal });
+      const page = parseAs(sessionFactsPageSchema, reply, 'sessions');
+      yield* page.sessions;
+      if (page.next === null) return;
+      after = page.next;
+    }
+  }
+
+  /** Returns sums and means over the ended sessions that match a filter: one for each combination of the values of `by`. */
+  async sessionTotals(
+    by: readonly SessionGrouping[] = [],
+    filter: SessionFilter = {},
+    signal?: AbortSignal,
+  ): Promise<SessionTotals[]> {
+    const query = { ...filterQuery(filter), by: by.length === 0 ? undefined : by.join(',') };
+    const reply = await this.connection.json('GET', '/sessions/totals', { query, signal });
+    return parseAs(sessionTotalsReplySchema, reply, 'totals').groups;
+  }
+
+  /** Returns what the ended sessions that match a filter did, by kind and name, for each combination of the values of `by`. */
+  async sessionMeasures(
+    of: readonly MeasureKind[],
+    by: readonly SessionGrouping[] = [],
+    filter: SessionFilter = {},
+    signal?: AbortSignal,
+  ): Promise<SessionMeasures> {
+    const query = { ...filterQuery(filter), of: of.join(','), by: by.length === 0 ? undefined : by.join(',') };
+    const reply = await this.connection.json('GET', '/sessions/measures', { query, signal });
+    return parseAs(sessionMeasuresReplySchema, reply, 'measures');
+  }
+
+  /** Returns how a value of the ended sessions that match a filter is distributed. The server's default is 40 intervals. */
+  async sessionHistogram(
+    of: HistogramField,
+    filter: SessionFilter = {},
+    { bins, signal }: { bins?: number; signal?: AbortSignal } = {},
+  ): Promise<SessionHistogram> {
+    const query = { ...filterQuery(filter), of, bins };
+    const reply = await this.connection.json('GET', '/sessions/histogram', { query, signal });
+    return parseAs(sessionHistogramSchema, reply, 'histogram');
+  }
+
+  /** Yields the tasks that have ended sessions which match a filter, with the rewards of these sessions, newest first. */
+  async *groups(filter: SessionFilter = {}, { pageSize, signal }: PageOptions = {}): AsyncGenerator<GroupFacts> {
+    for (let after: string | undefined; ; ) {
+      const query: Query = { ...filterQuery(filter), limit: pageSize, after };
+      const page = parseAs(
+        groupFactsPageSchema,
+        await this.connection.json('GET', '/groups', { query, signal }),
+        'groups',
+      );
+      yield* page.groups;
+      if (page.next === null) return;
+      after = page.next;
+    }
+  }
+
   async session(sessionId: string, signal?: AbortSignal): Promise<SessionView> {
     const reply = await this.connection.json('GET', sessionPath(sessionId), { signal });
     return parseAs(sessionViewSchema, reply, 'session');
+  }
+
+  /** Returns the sessions that nodes run now, those that were submitted first; at most 200 by default. {@link events} has their changes. */
+  async liveSessions(
+    options: { readonly task?: string; readonly limit?: number; readonly signal?: AbortSignal } = {},
+  ): Promise<LiveSessions> {
+    const { signal, ...query } = options;
+    return parseAs(
+      liveSessionsSchema,
+      await this.connection.json('GET', '/sessions/live', { query, signal }),
+      'sessions',
+    );
   }
 
   async cancelSession(sessionId: string, signal?: AbortSignal): Promise<SessionView> {
@@ -199,6 +362,94 @@ export class FloeClient {
   /** Sets the policy version with which engines sample from now on, for engines that do not report it themselves. */
   setPolicyVersion(version: string, options: ChangeOptions = {}): Promise<EngineChange> {
     return this.changeEngines('POST', '/engines/version', options, { version });
+  }
+
+  /**
+   * Creates a stream of batches of informative groups. A repeat of the same request with the same `batch_id` returns the stream as it is; a
+   * different request throws `conflict`.
+   */
+  async createBatchStream(request: BatchStreamRequestInput, signal?: AbortSignal): Promise<BatchStreamView> {
+    const body = request.batch_id === undefined ? { ...request, batch_id: `batch-${randomUUID()}` } : request;
+    const reply = await this.connection.json('POST', '/rollout/batches', { body, signal });
+    return parseAs(batchStreamViewSchema, reply, 'batch stream');
+  }
+
+  async batchStreams(signal?: AbortSignal): Promise<BatchStreamView[]> {
+    const reply = await this.connection.json('GET', '/rollout/batches', { signal });
+    return parseAs(batchStreamViewSchema.array(), (reply as { streams?: unknown }).streams, 'batch streams');
+  }
+
+  async batchStream(batchId: string, signal?: AbortSignal): Promise<BatchStreamView> {
+    return parseAs(batchStreamViewSchema, await this.connection.json('GET', batchPath(batchId), { signal }), 'stream');
+  }
+
+  /** Returns how old the samples in the newest batches of a stream were when they were handed out. */
+  async batchStaleness(batchId: string, limit?: number, signal?: AbortSignal): Promise<BatchStaleness> {
+    const reply = await this.connection.json('GET', `${batchPath(batchId)}/staleness`, { query: { limit }, signal });
+    return parseAs(batchStalenessSchema, reply, 'staleness');
+  }
+
+  /** Ends a stream: its running groups are cancelled, and there is no further batch. */
+  async endBatchStream(batchId: string, signal?: AbortSignal): Promise<BatchStreamView> {
+    const reply = await this.connection.json('DELETE', batchPath(batchId), { signal });
+    return parseAs(batchStreamViewSchema, reply, 'batch stream');
+  }
+
+  /** Adds rows to a stream. `after` is the number of rows that it has before these; with it, the call may be repeated. */
+  async addBatchRows(
+    batchId: string,
+    rows: readonly Readonly<Record<string, unknown>>[],
+    { after, last = false, signal }: { after?: number; last?: boolean; signal?: AbortSignal } = {},
+  ): Promise<BatchRowsReply> {
+    const body = { rows, last, ...(after === undefined ? {} : { after }) };
+    const reply = await this.connection.json('POST', `${batchPath(batchId)}/rows`, { body, signal });
+    return parseAs(batchRowsReplySchema, reply, 'reply to added rows');
+  }
+
+  /** Takes back the batches after number `after`, when a trainer has restored a checkpoint with this policy version. */
+  async rewindBatchStream(batchId: string, after: number, policyVersion: string): Promise<BatchStreamView> {
+    const body = { after, policy_version: policyVersion };
+    const reply = await this.connection.json('POST', `${batchPath(batchId)}/rewind`, { body });
+    return parseAs(batchStreamViewSchema, reply, 'batch stream');
+  }
+
+  /**
+   * Returns the batch after `after`; its `batch` is `null` when there is none yet. The same `after` returns the same batch. Results and records
+   * are not validated, because they are large and were validated when they were made.
+   */
+  async nextBatch(batchId: string, options: NextBatchOptions = {}): Promise<BatchReply> {
+    const { size, policyVersion, after, waitSeconds = RESULTS_WAIT_SECONDS, format, signal } = options;
+    const { advantages, perSession, perTurn, constrained, formatOptions } = options;
+    const query = {
+      size,
+      policy_version: policyVersion,
+      after,
+      wait: waitSeconds,
+      format,
+      advantages,
+      per_session: perSession,
+      per_turn: perTurn,
+      constrained,
+      options: formatOptions === undefined ? undefined : JSON.stringify(formatOptions),
+    };
+    const reply = await this.connection.json('GET', `${batchPath(batchId)}/next`, { query, waitSeconds, signal });
+    return reply as BatchReply;
+  }
+
+  /**
+   * Yields the batches of a stream until it has no more. Requesting the next batch confirms the earlier ones. After an error, continue with
+   * `after` set to the number of the last batch that was handled: no batch is then skipped or trained twice.
+   */
+  async *batches(batchId: string, options: FollowBatchesOptions = {}): AsyncGenerator<BatchReply> {
+    const { policyVersion, ...rest } = options;
+    let after = options.after ?? (await this.batchStream(batchId, options.signal)).batch;
+    for (;;) {
+      const reply = await this.nextBatch(batchId, { ...rest, after, policyVersion: policyVersion?.() });
+      if (reply.batch !== null) {
+        after = reply.batch;
+        yield reply;
+      } else if (reply.done) return;
+    }
   }
 
   async status(signal?: AbortSignal): Promise<RolloutStatus> {
@@ -283,4 +534,8 @@ function taskPath(taskId: string): string {
 
 function sessionPath(sessionId: string): string {
   return `/sessions/${encodeURIComponent(sessionId)}`;
+}
+
+function batchPath(batchId: string): string {
+  return `/rollout/batches/${encodeURIComponent(batchId)}`;
 }

@@ -1,3 +1,25 @@
 /** `floe/client`: the API with which a trainer calls floe. The types of tasks and results are in `floe/schema`. */
+
 export type { ClientTlsFiles, ConnectionOptions } from './connection.ts';
-export { type ChangeOptions, FloeClient, type PartOptions, type ResultsOptions } from './floe-client.ts';
+export {
+  defineTask,
+  type TaskDefinition,
+  type TaskFields,
+  type TaskRow,
+  type TaskSplit,
+  type TaskTool,
+  taskRequests,
+  taskStream,
+} from './define-task.ts';
+export {
+  type BatchOptions,
+  type ChangeOptions,
+  FloeClient,
+  type FollowBatchesOptions,
+  type NextBatchOptions,
+  type PageOptions,
+  type PartOptions,
+  type ResultsOptions,
+  type SessionOrder,
+} from './floe-client.ts';
+export type { SessionFilter } from './session-filter.ts';

@@ -27,6 +27,8 @@ export type DeliveredResult = {
   readonly completions: Buffer | null;
   /** A compressed tar archive of `summary.artifacts.bytes` bytes; `null` when there is none. */
   readonly artifacts: Buffer | null;
+  /** What a search finds of the messages; absent when there are none. */
+  readonly text?: string;
 };
 
 /** A node's registration without the ids of the node and its process. */
@@ -50,6 +52,7 @@ function envelopeOf(result: DeliveredResult): Envelope {
     const data = result[name];
     if (data !== null) parts.set(name, data);
   }
+  if (result.text !== undefined && result.text !== '') parts.set('text', Buffer.from(result.text));
   return { header: result.summary, parts };
 }
 

@@ -16,15 +16,26 @@ export class RetryBudget {
   private readonly limitMs: number;
   private readonly closed: AbortSignal;
   private readonly random: RandomSource;
+  private readonly onRetry: ((failure: FloeError) => void) | undefined;
   private failures = 0;
   private failingSinceMs: number | null = null;
 
-  /** Creates a budget of `limitMs` milliseconds. Once `closed` has aborted, no call is retried. */
-  constructor(clock: Clock, limitMs: number, closed: AbortSignal, random: RandomSource) {
+  /**
+   * Creates a budget of `limitMs` milliseconds. Once `closed` has aborted, no call is retried. `onRetry` is called before each pause, with
+   * the failure.
+   */
+  constructor(
+    clock: Clock,
+    limitMs: number,
+    closed: AbortSignal,
+    random: RandomSource,
+    onRetry?: (failure: FloeError) => void,
+  ) {
     this.clock = clock;
     this.limitMs = limitMs;
     this.closed = closed;
     this.random = random;
+    this.onRetry = onRetry;
   }
 
   /** Records a successful call: after the next failure, the full limit and the shortest pause apply. */
@@ -40,6 +51,7 @@ export class RetryBudget {
     this.failingSinceMs ??= nowMs;
     const leftMs = this.failingSinceMs + this.limitMs - nowMs;
     if (leftMs <= 0) throw thrown;
+    this.onRetry?.(thrown);
     const pauseMs = jitteredBackoffMs(BACKOFF, ++this.failures, this.random);
     const stop = linkAbort(signal, this.closed);
     try {
@@ -55,6 +67,6 @@ export class RetryBudget {
  * Whether a retry of the call may succeed. `internal` is excluded although it is marked as retryable: it reports a defect of the server,
  * which a repeated call would very likely trigger too.
  */
-function isTransient(thrown: unknown): boolean {
+function isTransient(thrown: unknown): thrown is FloeError {
   return FloeError.is(thrown) && thrown.retryable && thrown.code !== 'internal';
 }

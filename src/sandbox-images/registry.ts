@@ -1,4 +1,6 @@
 import { createHash } from 'node:crypto';
+import { accessSync, constants } from 'node:fs';
+import { homedir } from 'node:os';
 import { type Backoff, jitteredBackoffMs } from '../core/backoff.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { type ErrorCode, FloeError } from '../core/errors.ts';
@@ -20,8 +22,8 @@ const CALL_LIMIT_MS = 30 * 60_000;
 const FAILURES: readonly { readonly pattern: RegExp; readonly code: ErrorCode }[] = [
   { pattern: /toomanyrequests|too many requests|\b429\b/i, code: 'overloaded' },
   { pattern: /manifest unknown|name unknown|not found|\b404\b/i, code: 'not_found' },
-  { pattern: /unauthorized|denied|authentication required|\b40[13]\b/i, code: 'forbidden' },
   { pattern: /no space left|read-only file system|permission denied/i, code: 'setup_failed' },
+  { pattern: /unauthorized|denied|authentication required|\b40[13]\b/i, code: 'forbidden' },
 ];
 
 export type RegistryOptions = {
@@ -133,8 +135,23 @@ export class Registry {
     signal: AbortSignal,
     onOutput?: (text: string) => void,
   ): Promise<ToolFailure | null> {
-    const options = { cwd: '/', env: process.env, timeoutMs: CALL_LIMIT_MS, signal };
+    const options = { cwd: '/', env: clientEnv(), timeoutMs: CALL_LIMIT_MS, signal };
     return runTool(['skopeo', ...args], onOutput === undefined ? options : { ...options, onOutput });
+  }
+}
+
+/**
+ * Returns the environment of the registry client. Without a runtime directory of the user, it looks for credentials below `/run/containers`, and
+ * fails when root has made that directory for itself, as Podman does. It then looks in the home directory.
+ */
+function clientEnv(): NodeJS.ProcessEnv {
+  if (process.env.XDG_RUNTIME_DIR !== undefined) return process.env;
+  try {
+    accessSync('/run/containers', constants.X_OK);
+    return process.env;
+  } catch (error) {
+    const isClosed = (error as NodeJS.ErrnoException).code === 'EACCES';
+    return isClosed ? { ...process.env, XDG_RUNTIME_DIR: homedir() } : process.env;
   }
 }
 

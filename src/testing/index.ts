@@ -3,6 +3,7 @@
  * controls. With these, a trainer or plug-in can be tested without a GPU, token by token.
  */
 export { VirtualClock } from '../core/virtual-clock.ts';
+export { type CheckOptions, checkEnvironment, type EnvironmentCheck } from '../envs/check.ts';
 export {
   checkAgainstLedger,
   FAULT_KINDS,
@@ -22,4 +23,5 @@ export {
   TEMPLATE_MODES,
   type TemplateMode,
 } from '../sim/index.ts';
+export { type PlayedEpisode, playedScenarios } from './played-scenarios.ts';
 export { startTestService, type TestService, type TestServiceOptions } from './service.ts';

@@ -1,4 +1,6 @@
-import type { TrainingGroup } from './training-row.ts';
+import { type Reply, repliesOf, trajectoryOf } from './replies.ts';
+import type { RowAdvantage } from './sequence.ts';
+import type { TrainingGroup, TrainingRow, TrainingSample } from './training-row.ts';
 
 /**
  * How the advantage of a sample is computed from the rewards of its group.
@@ -18,7 +20,17 @@ export type AdvantageOptions = {
    * one that became a single trace.
    */
   readonly perSession: boolean;
+  /** Whether each reply has an advantage of its own, from its reward and those of the replies after it. */
+  readonly perTurn: boolean;
 };
+
+/** Returns the advantages of the rows of each sample of a group; `null` for the method `none`. */
+export function rowAdvantages(group: TrainingGroup, options: AdvantageOptions): RowAdvantage[][] | null {
+  if (options.method === 'none') return null;
+  if (options.perTurn) return turnAdvantages(group, { ...options, method: options.method });
+  const advantages = sampleAdvantages(group, options);
+  return group.samples.map(({ rows }, at) => rows.map(() => advantages?.[at] ?? 0));
+}
 
 /** Added to the standard deviation, so that a group with equal rewards has advantages of 0. */
 const EPSILON = 1e-6;
@@ -30,7 +42,10 @@ const EPSILON = 1e-6;
  *
  * The standard deviation is that of a sample (divided by n - 1), as in TRL, verl and slime.
  */
-export function sampleAdvantages(group: TrainingGroup, { method, perSession }: AdvantageOptions): number[] | null {
+function sampleAdvantages(
+  group: TrainingGroup,
+  { method, perSession }: Omit<AdvantageOptions, 'perTurn'>,
+): number[] | null {
   if (method === 'none') return null;
   const { baseline, samples } = group;
   return samples.map((sample) => {
@@ -53,4 +68,51 @@ function advantageOf(
   if (method === 'centered') return reward - mean;
   const squares = baseline.reduce((total, value) => total + (value - mean) ** 2, 0);
   return (reward - mean) / (Math.sqrt(squares / (baseline.length - 1)) + EPSILON);
+}
+
+/**
+ * Returns the advantages of the rows of each sample, with one for each reply: the sum of the normalised rewards of the reply and of those after
+ * it in its trajectory. A reward is normalised with those of all replies of the group's samples that count in the baseline (GRPO with process
+ * supervision, arXiv 2402.03300, section 4.1.3); `leave_one_out` compares it with the replies of the other samples. Samples without a reward
+ * and a group in which fewer than two samples count have advantages of 0.
+ */
+function turnAdvantages(
+  { samples }: TrainingGroup,
+  { method, perSession }: AdvantageOptions & { readonly method: Exclude<AdvantageMethod, 'none'> },
+): Float32Array[][] {
+  const replies = samples.map(({ rows }) => rows.map(repliesOf));
+  const rewards = replies.map((rows) => rows.flatMap((row) => row.map(({ reward }) => reward)));
+  const counts = samples.map(({ inBaseline, reward }) => inBaseline && reward !== null);
+  const hasBaseline = counts.filter((isMember) => isMember).length > 1;
+  return samples.map((sample, at) => {
+    const others = rewards.filter((_, other) => counts[other] && !(method === 'leave_one_out' && other === at)).flat();
+    const scale = sample.reward === null || !hasBaseline ? 0 : 1 / (perSession ? Math.max(1, sample.rows.length) : 1);
+    // The replies of this sample are not among the others for `leave_one_out`, so that only their mean is subtracted.
+    const normalised = (reward: number) => (scale === 0 ? 0 : scale * advantageOf(reward, others, false, method));
+    return futureSums(sample, replies[at] ?? [], normalised);
+  });
+}
+
+/** Returns, for each row of a sample, the sums of the values of each reply and of those after it in its trajectory, at the reply's tokens. */
+function futureSums(
+  { rows }: TrainingSample,
+  replies: readonly (readonly Reply[])[],
+  value: (reward: number) => number,
+): Float32Array[] {
+  const sums = new Map<string, number>();
+  const advantages: Float32Array[] = rows.map((row) => new Float32Array(row.responseIds.length));
+  // From the end, because a sum contains what comes later. The turns of a trajectory are adjacent and in order.
+  for (let at = rows.length - 1; at >= 0; at--) {
+    const row = rows[at] as TrainingRow;
+    const trajectory = trajectoryOf(row);
+    const own = replies[at] ?? [];
+    for (let turn = own.length - 1; turn >= 0; turn--) {
+      const { end, reward } = own[turn] as Reply;
+      const sum = (sums.get(trajectory) ?? 0) + value(reward);
+      sums.set(trajectory, sum);
+      const start = own[turn - 1]?.end ?? 0;
+      for (let i = start; i < end; i++) if (row.lossMask[i] === 1) (advantages[at] as Float32Array)[i] = sum;
+    }
+  }
+  return advantages;
 }

@@ -35,6 +35,38 @@ export function expertArray(row: TrainingRow, { dtype, lastRow, fillStart }: Exp
   return { dtype, shape: [positions, layers, perToken], data: bytes.toString('base64') };
 }
 
+/** The experts of a row as the engine reported them: `values` has the positions from `start` to before `end`. */
+export type ReportedExperts = {
+  readonly start: number;
+  readonly end: number;
+  readonly layers: number;
+  readonly perToken: number;
+  readonly values: Uint8Array | Uint16Array | Int32Array;
+};
+
+/** Returns the experts of a row; `null` when the engine reported none. */
+export function reportedExperts({ routedExperts: experts }: TrainingRow): ReportedExperts | null {
+  if (experts === null) return null;
+  const [positions, layers, perToken] = experts.shape;
+  const values = READERS[experts.dtype](Buffer.from(experts.data, 'base64'));
+  return { start: experts.start, end: experts.start + positions, layers, perToken, values };
+}
+
+/** Returns the experts of the positions from `start` to before `end` as int16, and `missing` where the engine reported none. */
+export function expertRows(experts: ReportedExperts, start: number, end: number, missing: number): ExpertArray {
+  const { layers, perToken } = experts;
+  const size = layers * perToken;
+  const rows = new Int16Array((end - start) * size).fill(missing);
+  const [from, to] = [Math.max(start, experts.start), Math.min(end, experts.end)];
+  if (from < to)
+    rows.set(
+      experts.values.subarray((from - experts.start) * size, (to - experts.start) * size),
+      (from - start) * size,
+    );
+  const data = Buffer.from(rows.buffer).toString('base64');
+  return { dtype: 'int16', shape: [end - start, layers, perToken], data };
+}
+
 /** Returns the bytes in a buffer of their own, whose start is aligned for typed arrays. */
 function aligned(data: Buffer): ArrayBuffer {
   return data.buffer.slice(data.byteOffset, data.byteOffset + data.length) as ArrayBuffer;

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import type { ChatMessage } from '../schema/index.ts';
+import type { RowAdvantage } from './sequence.ts';
 import type { TrainingGroup, TrainingRow, TrainingSample } from './training-row.ts';
 
 /** A column of booleans, one byte each. It is written as `true` and `false`, where a Uint8Array is written as 1 and 0. */
@@ -38,9 +39,12 @@ export type RecordValue =
 /** What a trainer reads as one object, with the trainer's own field names. */
 export type TrainerRecord = { readonly [name: string]: RecordValue };
 
-/** Groups with the advantages of their samples. */
+/** Groups with the advantages of the rows of their samples. */
 export type TrainingBatch = {
-  readonly groups: readonly { readonly group: TrainingGroup; readonly advantages: readonly number[] | null }[];
+  readonly groups: readonly {
+    readonly group: TrainingGroup;
+    readonly advantages: readonly (readonly RowAdvantage[])[] | null;
+  }[];
 };
 
 /** A row with its place in a batch. The numbers count from 0. */
@@ -55,12 +59,12 @@ export type PlacedRow = {
   readonly rowNumber: number;
   /** Number of the row in its sample. */
   readonly rowIndex: number;
-  /** The advantage of the row's sample; `null` when the batch has no advantages. */
-  readonly advantage: number | null;
+  /** `null` when the batch has no advantages. */
+  readonly advantage: RowAdvantage | null;
 };
 
 /** The rows of a batch that belong to one sample. */
-export type PlacedSample = Pick<PlacedRow, 'sample' | 'group' | 'groupNumber' | 'sampleNumber' | 'advantage'> & {
+export type PlacedSample = Pick<PlacedRow, 'sample' | 'group' | 'groupNumber' | 'sampleNumber'> & {
   readonly rows: readonly PlacedRow[];
 };
 
@@ -75,11 +79,13 @@ export function placedSamples(batch: TrainingBatch): PlacedSample[] {
         group,
         groupNumber,
         sampleNumber: sampleNumber++,
-        advantage: advantages?.[index] ?? null,
       };
       return {
         ...place,
-        rows: sample.rows.map((row, rowIndex) => ({ ...place, row, rowIndex, rowNumber: rowNumber++ })),
+        rows: sample.rows.map((row, rowIndex) => {
+          const advantage = advantages?.[index]?.[rowIndex] ?? null;
+          return { ...place, row, advantage, rowIndex, rowNumber: rowNumber++ };
+        }),
       };
     }),
   );
@@ -95,12 +101,35 @@ export function trainedRows(batch: TrainingBatch): PlacedRow[] {
   return placedRows(batch).filter(({ row }) => row.lossMask.includes(1));
 }
 
+/**
+ * Returns the rows of which every token has a known policy version, for trainers that compare versions. A reply that an update of the weights
+ * froze before its first token has none. When no row has known versions, returns all rows: then the engine reports none.
+ */
+export function withKnownVersions(rows: readonly PlacedRow[]): readonly PlacedRow[] {
+  const known = rows.filter(({ row }) => row.versionSpans.every(({ version }) => version !== null));
+  return known.length === 0 ? rows : known;
+}
+
 /** Returns the advantage of a row. Throws `unsupported` when the batch was made without advantages, which `format` needs. */
-export function requiredAdvantage({ advantage }: PlacedRow, format: string): number {
+export function requiredAdvantage({ advantage }: PlacedRow, format: string): RowAdvantage {
   if (advantage !== null) return advantage;
   throw new FloeError('unsupported', `the format ${format} needs advantages; choose a method other than "none"`, {
     format,
   });
+}
+
+/** Returns the one advantage of a row. Throws `unsupported` when its replies have different ones, for which `format` has no place. */
+export function onlyAdvantage(place: PlacedRow, format: string): number {
+  const advantage = requiredAdvantage(place, format);
+  if (typeof advantage === 'number') return advantage;
+  const { lossMask, traceId } = place.row;
+  const [first = 0, ...others] = new Set(advantage.filter((_, at) => lossMask[at] === 1));
+  if (others.length === 0) return first;
+  throw new FloeError(
+    'unsupported',
+    `trace ${traceId} has an advantage for each reply, but the format ${format} has one for each trace; build traces with the strategy "step"`,
+    { trace_id: traceId, format },
+  );
 }
 
 /** Returns the reward of a row. Throws `unsupported` when the sample has none, which `format` cannot express: null is not 0. */
@@ -177,3 +206,9 @@ export function refuseImages(batch: TrainingBatch, format: string): void {
 export const numberOption = z
   .union([z.number(), z.string().regex(/^[0-9]+(?:\.[0-9]+)?$/, 'must be a number')], 'must be a number')
   .transform(Number);
+
+/** Schema of the option `rewards` of formats that have a place for the reward of each reply. */
+export const rewardsOption = z
+  .enum(['trace', 'replies'])
+  .default('trace')
+  .describe("trace: one reward for each trace; replies: the evaluator's reward of each reply, on its last token");

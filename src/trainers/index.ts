@@ -1,5 +1,7 @@
 export { ADVANTAGE_METHODS, type AdvantageMethod } from './advantages.ts';
 export {
+  CONSTRAINED_USES,
+  type ConstrainedUse,
   describeFormats,
   ENCODINGS,
   type Encoding,

@@ -1,10 +1,11 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
-import { type AdvantageMethod, sampleAdvantages } from './advantages.ts';
+import { type AdvantageMethod, rowAdvantages } from './advantages.ts';
 import { encodeArrow } from './arrow.ts';
 import { refuseImages, type TrainerRecord, type TrainingBatch } from './format.ts';
 import { arealTrajectories } from './formats/areal.ts';
+import { artTrajectories } from './formats/art.ts';
 import { floeRows } from './formats/floe.ts';
 import { nemoRlResults } from './formats/nemo-rl.ts';
 import { openrlhfExecutions } from './formats/openrlhf.ts';
@@ -16,8 +17,9 @@ import { slimeSamples } from './formats/slime.ts';
 import { tinkerDatums } from './formats/tinker.ts';
 import { trlRollouts, trlSamples } from './formats/trl.ts';
 import { verlBatch, verlBatchOptions, verlOutputs } from './formats/verl.ts';
+import { imageOptions } from './image-places.ts';
 import { encodeJsonLines } from './json-lines.ts';
-import type { TrainingGroup } from './training-row.ts';
+import { type TrainingGroup, withoutConstrained } from './training-row.ts';
 
 /** What one record of a format stands for: a trace, a sample with all its traces, or all samples of an export. */
 type RecordUnit = 'trace' | 'sample' | 'batch';
@@ -41,7 +43,7 @@ const FORMATS = {
     record: 'trace',
     needsAdvantages: false,
     carriesImages: true,
-    options: noOptions,
+    options: imageOptions,
     records: floeRows,
   },
   slime: {
@@ -49,7 +51,7 @@ const FORMATS = {
     record: 'trace',
     needsAdvantages: false,
     carriesImages: true,
-    options: noOptions,
+    options: imageOptions,
     records: slimeSamples,
   },
   verl: {
@@ -57,7 +59,7 @@ const FORMATS = {
     record: 'trace',
     needsAdvantages: false,
     carriesImages: true,
-    options: noOptions,
+    options: imageOptions,
     records: verlOutputs,
   },
   verl_batch: {
@@ -137,11 +139,22 @@ const FORMATS = {
     options: noOptions,
     records: openrlhfExecutions,
   },
+  art: {
+    summary: "ART's Trajectory",
+    record: 'sample',
+    needsAdvantages: false,
+    options: noOptions,
+    records: artTrajectories,
+  },
 } as const satisfies Record<string, TrainerFormat>;
 
 export type FormatName = keyof typeof FORMATS;
 
 export const FORMAT_NAMES = Object.keys(FORMATS) as FormatName[];
+
+/** What an export does with tokens that a constraint restricted. */
+export const CONSTRAINED_USES = ['train', 'mask'] as const;
+export type ConstrainedUse = (typeof CONSTRAINED_USES)[number];
 
 export type ExportOptions = {
   readonly format: FormatName;
@@ -149,6 +162,13 @@ export type ExportOptions = {
   readonly advantages?: AdvantageMethod;
   /** Whether a sample's advantage is divided by its number of traces. Default: false. */
   readonly perSession?: boolean;
+  /** Whether each reply has an advantage of its own. Default: false. */
+  readonly perTurn?: boolean;
+  /**
+   * What happens to trained tokens that the policy sampled under a constraint, such as a forced tool call: `train` leaves the choice to the
+   * task's builder, `mask` sets their mask to 0. Default: `train`.
+   */
+  readonly constrained?: ConstrainedUse;
   /** Options of the format. Values may be texts, as a command line has them. */
   readonly options?: Readonly<Record<string, unknown>>;
 };
@@ -178,11 +198,13 @@ export type Encoding = (typeof ENCODINGS)[number];
 const INTEGER_FIELDS: ReadonlySet<string> = new Set([
   'action_ranges',
   'env_ids',
+  'final_policy_version',
   'group_id',
   'group_index',
   'group_ids',
   'idx',
   'index',
+  'initial_policy_version',
   'length',
   'loss_multiplier',
   'max_global_steps',
@@ -198,6 +220,7 @@ const INTEGER_FIELDS: ReadonlySet<string> = new Set([
   'step',
   'trace_count',
   'trace_index',
+  'weight_version',
 ]);
 
 /** Makes the records of a trainer's format and encodes them. Throws as {@link trainerRecords} does. */
@@ -223,9 +246,10 @@ export function trainerRecords(groups: readonly TrainingGroup[], request: Export
   }
   const options = parseAs(format.options, request.options ?? {}, `options of the format ${request.format}`);
   const method = request.advantages ?? (format.needsAdvantages ? 'grpo' : 'none');
-  const perSession = request.perSession ?? false;
+  const { perSession = false, perTurn = false, constrained = 'train' } = request;
+  const used = constrained === 'mask' ? groups.map(withoutConstrained) : groups;
   const batch = {
-    groups: groups.map((group) => ({ group, advantages: sampleAdvantages(group, { method, perSession }) })),
+    groups: used.map((group) => ({ group, advantages: rowAdvantages(group, { method, perSession, perTurn }) })),
   };
   if (format.carriesImages !== true) refuseImages(batch, request.format);
   return format.records(batch, options as never);

@@ -1,5 +1,9 @@
 import { FloeError } from '../core/errors.ts';
+import { policyStep } from '../core/policy-step.ts';
 import type { TrainingRow } from './training-row.ts';
+
+/** The advantage of all trained tokens of a row, or one for each response token: [R], 0 where nothing is trained. */
+export type RowAdvantage = number | Float32Array;
 
 /** Returns the ids of prompt and response: [T]. */
 export function fullIds({ promptIds, responseIds }: TrainingRow): Int32Array {
@@ -31,6 +35,18 @@ export function whereTrained(mask: Uint8Array, value: number): Float32Array {
   return values;
 }
 
+/** Returns the advantages of the response's tokens, 0 where nothing is trained: [R]. */
+export function responseAdvantages({ lossMask }: TrainingRow, advantage: RowAdvantage): Float32Array {
+  return typeof advantage === 'number' ? whereTrained(lossMask, advantage) : advantage;
+}
+
+/** Returns the advantages of prompt and response, 0 where nothing is trained: [T]. */
+export function fullAdvantages(row: TrainingRow, advantage: RowAdvantage): Float32Array {
+  const full = new Float32Array(row.promptIds.length + row.responseIds.length);
+  full.set(responseAdvantages(row, advantage), row.promptIds.length);
+  return full;
+}
+
 /** Returns the ranges of response positions with `mask` 1 and 0 in alternation, in order. No range is empty. */
 export function maskRuns(
   mask: Uint8Array,
@@ -51,20 +67,12 @@ export function lastTrained(mask: Uint8Array): number {
 }
 
 /**
- * Matches a policy version that names an optimizer step: a number, alone or after letters only (`v12`) or a separator (`qwen3-step-12`).
- * The digits at the end of a hash are no step.
- */
-const STEP = /(?:^[a-z]*|[^0-9a-z])([0-9]+)$/i;
-/** The largest step: trainers and Arrow have steps as int32. */
-const MAX_STEP = 2 ** 31 - 1;
-
-/**
  * Returns the optimizer step that a policy version names, such as 12 for `step-12`. Trainers that compare versions as integers need it.
  * Throws `unsupported` for a version without a step, with a step beyond int32, and for an unknown version.
  */
 export function stepOf(version: string | null, row: TrainingRow): number {
-  const step = Number(version?.match(STEP)?.[1] ?? Number.NaN);
-  if (step <= MAX_STEP) return step;
+  const step = version === null ? null : policyStep(version);
+  if (step !== null) return step;
   const named = version === null ? 'is unknown' : `${JSON.stringify(version)} does not end in a step number`;
   throw new FloeError(
     'unsupported',

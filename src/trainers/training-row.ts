@@ -144,3 +144,16 @@ function rowOf(trace: Trace, use: 'train' | 'mask'): TrainingRow {
     metadata: trace.metadata,
   };
 }
+
+/** Returns a group in which no token is trained that the policy sampled under a constraint. */
+export function withoutConstrained(group: TrainingGroup): TrainingGroup {
+  const samples = group.samples.map((sample) => ({ ...sample, rows: sample.rows.map(withFreeTokens) }));
+  return { ...group, samples };
+}
+
+function withFreeTokens(row: TrainingRow): TrainingRow {
+  if (row.constrainedSpans.length === 0) return row;
+  const lossMask = Uint8Array.from(row.lossMask);
+  for (const { start, end } of row.constrainedSpans) lossMask.fill(0, start, end);
+  return { ...row, lossMask };
+}

@@ -1,14 +1,21 @@
-import { Booleans, requiredReward, type TrainerRecord, type TrainingBatch, trainedRows } from '../format.ts';
-import { fullIds, fullLogprobs, fullMask, stepOf } from '../sequence.ts';
+import {
+  Booleans,
+  requiredReward,
+  type TrainerRecord,
+  type TrainingBatch,
+  trainedRows,
+  withKnownVersions,
+} from '../format.ts';
+import { fullAdvantages, fullIds, fullLogprobs, fullMask, stepOf } from '../sequence.ts';
 import type { TrainingRow } from '../training-row.ts';
 
 /**
- * Makes the trajectory dict of AReaL (version 1.0.4) for each row with trained tokens. Token columns have the batch dimension first: [1, T].
+ * Makes the trajectory dict of AReaL (version 1.0.4) for each row with trained tokens and known versions. Token columns have the batch dimension first: [1, T].
  * `versions` is -1 at tokens that the policy did not sample.
  */
 export function arealTrajectories(batch: TrainingBatch): TrainerRecord[] {
-  return trainedRows(batch).map((place) => {
-    const { row } = place;
+  return withKnownVersions(trainedRows(batch)).map((place) => {
+    const { row, advantage } = place;
     const ids = fullIds(row);
     return {
       input_ids: [ids],
@@ -17,6 +24,7 @@ export function arealTrajectories(batch: TrainingBatch): TrainerRecord[] {
       versions: [tokenVersions(row)],
       attention_mask: [new Booleans(new Uint8Array(ids.length).fill(1))],
       rewards: [requiredReward(place, 'areal')],
+      ...(advantage === null ? {} : { advantages: [fullAdvantages(row, advantage)] }),
     };
   });
 }

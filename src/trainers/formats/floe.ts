@@ -1,9 +1,15 @@
-import { Json, placedRows, type TrainerRecord, type TrainingBatch } from '../format.ts';
-import { whereTrained } from '../sequence.ts';
+import { Json, type PlacedRow, placedRows, type TrainerRecord, type TrainingBatch } from '../format.ts';
+import { type ImageOptions, imagePlaces } from '../image-places.ts';
+import { responseAdvantages } from '../sequence.ts';
 
 /** Makes floe's own record, one for each row: everything that the other formats are made from. `advantages` has R entries, or is `null`. */
-export function floeRows(batch: TrainingBatch): TrainerRecord[] {
-  return placedRows(batch).map(({ row, sample, group, rowIndex, advantage }) => ({
+export function floeRows(batch: TrainingBatch, options: ImageOptions): TrainerRecord[] {
+  return placedRows(batch).map((place) => floeRow(place, options));
+}
+
+function floeRow(place: PlacedRow, options: ImageOptions): TrainerRecord {
+  const { row, sample, group, rowIndex, advantage } = place;
+  return {
     trace_id: row.traceId,
     group_id: group.groupId,
     session_id: sample.sessionId,
@@ -17,7 +23,7 @@ export function floeRows(batch: TrainingBatch): TrainerRecord[] {
     response_ids: row.responseIds,
     loss_mask: row.lossMask,
     logprobs: row.logprobs,
-    advantages: advantage === null ? null : whereTrained(row.lossMask, advantage),
+    advantages: advantage === null ? null : responseAdvantages(row, advantage),
     reward: row.reward,
     sample_reward: sample.reward,
     reward_components: new Json(sample.rewardComponents),
@@ -29,6 +35,7 @@ export function floeRows(batch: TrainingBatch): TrainerRecord[] {
     response_messages: new Json(row.responseMessages),
     tools: new Json(row.tools),
     images: new Json(sample.images),
+    image_positions: new Json(imagePlaces(place, options)),
     metadata: new Json(row.metadata),
-  }));
+  };
 }

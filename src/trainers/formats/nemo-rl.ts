@@ -1,10 +1,13 @@
-import { type PlacedRow, placedRows, type RecordValue, type TrainerRecord, type TrainingBatch } from '../format.ts';
-import { maskRuns } from '../sequence.ts';
+import { type ExpertArray, expertRows, reportedExperts } from '../experts.ts';
+import { type PlacedRow, placedRows, requiredReward, type TrainerRecord, type TrainingBatch } from '../format.ts';
+import { maskRuns, responseAdvantages } from '../sequence.ts';
 
 /**
  * Makes NeMo-RL's rollout result (`nemo_rl/environments/nemo_gym.py`, snapshot 7ea279a), one record for each row. `message_log` alternates
  * between tokens that are not trained (role `user`) and trained tokens (role `assistant`). All messages have `generation_logprobs`, since
- * NeMo-RL flattens the log into one tensor. `loss_multiplier` is 0 for a row of which nothing is trained.
+ * NeMo-RL flattens the log into one tensor. `loss_multiplier` is 0 for a row of which nothing is trained. Where the engine reported experts, all
+ * messages have `routed_experts`, with -1 for tokens without any, such as the last one: NeMo-RL's own router then chooses. They are `null` in
+ * a row without experts.
  */
 export function nemoRlResults(batch: TrainingBatch): TrainerRecord[] {
   return placedRows(batch).map((place) => {
@@ -13,9 +16,9 @@ export function nemoRlResults(batch: TrainingBatch): TrainerRecord[] {
     return {
       message_log: log,
       input_message_log: log.slice(0, 1),
-      length: row.promptIds.length,
+      length: log[0]?.token_ids.length ?? 0,
       loss_multiplier: row.lossMask.includes(1) ? 1 : 0,
-      full_result: { reward: row.reward },
+      full_result: { reward: requiredReward(place, 'nemo_rl') },
       task_name: group.groupId,
       idx: sample.sampleIndex,
       truncated: sample.outcome.startsWith('truncated_'),
@@ -23,10 +26,37 @@ export function nemoRlResults(batch: TrainingBatch): TrainerRecord[] {
   });
 }
 
-function messageLog({ row }: PlacedRow): RecordValue[] {
-  const messages: { role: string; content: string; token_ids: Int32Array; generation_logprobs: Float32Array }[] = [];
+type Message = {
+  readonly role: string;
+  readonly content: string;
+  readonly token_ids: Int32Array;
+  readonly generation_logprobs: Float32Array;
+  readonly advantages?: Float32Array;
+  readonly routed_experts: ExpertArray | null;
+};
+
+/** What NeMo-RL has in the place of an expert that is unknown. */
+const MISSING_EXPERT = -1;
+
+function messageLog({ row, advantage }: PlacedRow): Message[] {
+  const messages: Message[] = [];
+  const advantages = advantage === null ? null : responseAdvantages(row, advantage);
+  const experts = reportedExperts(row);
+  let position = 0;
+  const expertsOf = (ids: Int32Array) => {
+    const start = position;
+    position += ids.length;
+    return experts === null ? null : expertRows(experts, start, position, MISSING_EXPERT);
+  };
   const context = (ids: Int32Array) =>
-    messages.push({ role: 'user', content: '', token_ids: ids, generation_logprobs: new Float32Array(ids.length) });
+    messages.push({
+      role: 'user',
+      content: '',
+      token_ids: ids,
+      generation_logprobs: new Float32Array(ids.length),
+      ...(advantages === null ? {} : { advantages: new Float32Array(ids.length) }),
+      routed_experts: expertsOf(ids),
+    });
   const runs = maskRuns(row.lossMask);
   const [first] = runs;
   // A response that begins with context, after a reply that another trace trains, belongs to the first message.
@@ -40,7 +70,14 @@ function messageLog({ row }: PlacedRow): RecordValue[] {
     if (!trained) context(ids);
     else {
       const logprobs = row.logprobs.subarray(from, end);
-      messages.push({ role: 'assistant', content: '', token_ids: ids, generation_logprobs: logprobs });
+      messages.push({
+        role: 'assistant',
+        content: '',
+        token_ids: ids,
+        generation_logprobs: logprobs,
+        ...(advantages === null ? {} : { advantages: advantages.subarray(from, end) }),
+        routed_experts: expertsOf(ids),
+      });
     }
   }
   return messages;

@@ -8,7 +8,7 @@ import {
   type TrainingBatch,
   trainedRows,
 } from '../format.ts';
-import { fullIds, fullLogprobs, fullMask, whereTrained } from '../sequence.ts';
+import { fullAdvantages, fullIds, fullLogprobs, fullMask } from '../sequence.ts';
 
 export const primeRlOptions = z.strictObject({
   env_name: z
@@ -45,7 +45,7 @@ export function primeRlSamples(batch: TrainingBatch, options: z.infer<typeof pri
       rl_weights: null,
       ce_weights: null,
       ref_kl_weights: null,
-      advantages: whereTrained(mask, advantage),
+      advantages: fullAdvantages(row, advantage),
     };
   });
 }

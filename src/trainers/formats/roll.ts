@@ -10,7 +10,7 @@ import {
   type TrainingBatch,
   trainedRows,
 } from '../format.ts';
-import { fullIds, fullLogprobs, fullMask } from '../sequence.ts';
+import { fullAdvantages, fullIds, fullLogprobs, fullMask } from '../sequence.ts';
 
 export const rollOptions = z.strictObject({
   sequence_length: numberOption
@@ -32,7 +32,7 @@ export function rollRows(batch: TrainingBatch, options: z.infer<typeof rollOptio
 
 function rollRow(place: PlacedRow, options: z.infer<typeof rollOptions>): TrainerRecord {
   const { sequence_length: length, pad_token_id: padding, tag } = options;
-  const { row, sample, group, groupNumber, rowIndex } = place;
+  const { row, sample, group, groupNumber, rowIndex, advantage } = place;
   const ids = fullIds(row);
   const used = ids.length;
   if (used > length) {
@@ -53,6 +53,8 @@ function rollRow(place: PlacedRow, options: z.infer<typeof rollOptions>): Traine
   for (let i = 0; i < used; i++) positions[i] = i;
   const logprobs = new Float32Array(length);
   logprobs.set(fullLogprobs(row));
+  const advantages = new Float32Array(advantage === null ? 0 : length);
+  if (advantage !== null) advantages.set(fullAdvantages(row, advantage));
   return {
     input_ids: inputIds,
     attention_mask: new Uint8Array(length).fill(1, 0, used),
@@ -61,6 +63,7 @@ function rollRow(place: PlacedRow, options: z.infer<typeof rollOptions>): Traine
     prompt_mask: new Booleans(new Uint8Array(length).fill(1, 0, responseMask.indexOf(1))),
     scores,
     infer_logprobs: logprobs.subarray(1),
+    ...(advantage === null ? {} : { advantages: advantages.subarray(1) }),
     env_ids: sample.sampleIndex,
     group_ids: groupNumber,
     traj_group_id: group.groupId,

@@ -5,15 +5,18 @@ import {
   type PlacedRow,
   placedSamples,
   requiredReward,
+  rewardsOption,
   type TrainerRecord,
   type TrainingBatch,
 } from '../format.ts';
+import { tokenRewards } from '../replies.ts';
 
 export const skyrlOptions = z.strictObject({
   step_wise: z
     .union([z.stringbool(), z.boolean()], 'must be true or false')
     .default(false)
     .describe('one entry for each trace instead of one for each sample, with is_last_step on the last of a sample'),
+  rewards: rewardsOption,
 });
 
 /** SkyRL's `stop_reasons` for an outcome; `stop` for those not listed. */
@@ -26,11 +29,12 @@ const STOP_REASON: Partial<Record<Outcome, string>> = {
 
 /**
  * Makes SkyRL's `GeneratorOutput` (`skyrl/train/generators/base.py`, version 0.4.0) for a whole batch as one record of parallel lists. The
- * steps of one sample are adjacent. Throws `unsupported` for a sample with several traces unless `step_wise` is set.
+ * steps of one sample are adjacent. Rewards are one number for each row, or with `rewards=replies` one for each token, which is not 0 at the
+ * last token of a reply with a reward. Throws `unsupported` for a sample with several traces unless `step_wise` is set.
  */
 export function skyrlOutput(
   batch: TrainingBatch,
-  { step_wise: stepWise }: z.infer<typeof skyrlOptions>,
+  { step_wise: stepWise, rewards }: z.infer<typeof skyrlOptions>,
 ): TrainerRecord[] {
   const places = placedSamples(batch).flatMap((sample) =>
     stepWise ? sample.rows : [onlyRow(sample, 'skyrl', 'set step_wise=true')],
@@ -39,7 +43,10 @@ export function skyrlOutput(
     {
       prompt_token_ids: places.map(({ row }) => row.promptIds),
       response_ids: places.map(({ row }) => row.responseIds),
-      rewards: places.map((place) => requiredReward(place, 'skyrl')),
+      rewards: places.map((place) => {
+        const reward = requiredReward(place, 'skyrl');
+        return rewards === 'replies' ? tokenRewards(place.row) : reward;
+      }),
       loss_masks: places.map(({ row }) => row.lossMask),
       rollout_logprobs: places.map(({ row }) => row.logprobs),
       stop_reasons: places.map(stopReason),

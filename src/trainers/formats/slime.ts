@@ -9,7 +9,8 @@ import {
   type TrainerRecord,
   type TrainingBatch,
 } from '../format.ts';
-import { fullIds } from '../sequence.ts';
+import { type ImageOptions, imagePlaces } from '../image-places.ts';
+import { fullIds, responseAdvantages } from '../sequence.ts';
 
 /** slime's `Sample.Status` for an outcome; `completed` for those not listed. */
 const STATUS: Partial<Record<Outcome, string>> = {
@@ -23,14 +24,14 @@ const STATUS: Partial<Record<Outcome, string>> = {
 /**
  * Makes the fields of slime's `Sample` (`slime/utils/types.py`, version 0.3.1), one record for each row. Rows of one sample share
  * `rollout_id`, so that slime averages the loss within the rollout. Masks and logprobs cover the response; `rollout_routed_experts` has
- * T - 1 rows of int32.
+ * T - 1 rows of int32. slime keeps the field `advantages`, which its `Sample` does not have, as an attribute.
  */
-export function slimeSamples(batch: TrainingBatch): TrainerRecord[] {
-  return placedRows(batch).map(slimeSample);
+export function slimeSamples(batch: TrainingBatch, options: ImageOptions): TrainerRecord[] {
+  return placedRows(batch).map((place) => slimeSample(place, options));
 }
 
-function slimeSample(place: PlacedRow): TrainerRecord {
-  const { row, sample, group, groupNumber, sampleNumber, rowNumber, rowIndex } = place;
+function slimeSample(place: PlacedRow, options: ImageOptions): TrainerRecord {
+  const { row, sample, group, groupNumber, sampleNumber, rowNumber, rowIndex, advantage } = place;
   const images = imagesOf(place);
   return {
     group_index: groupNumber,
@@ -56,6 +57,8 @@ function slimeSample(place: PlacedRow): TrainerRecord {
       trace_index: rowIndex,
       outcome: sample.outcome,
       reward_components: new Json(sample.rewardComponents),
+      image_positions: new Json(imagePlaces(place, options)),
     },
+    ...(advantage === null ? {} : { advantages: responseAdvantages(row, advantage) }),
   };
 }

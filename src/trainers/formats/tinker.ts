@@ -1,5 +1,5 @@
 import { type PlacedRow, requiredAdvantage, type TrainerRecord, type TrainingBatch, trainedRows } from '../format.ts';
-import { fullIds, fullLogprobs, fullMask, whereTrained } from '../sequence.ts';
+import { fullAdvantages, fullIds, fullLogprobs, fullMask, whereTrained } from '../sequence.ts';
 
 /**
  * Makes Tinker's `Datum` (package `tinker`, version 0.38.0), one record for each row with trained tokens. The model's input is the sequence
@@ -21,7 +21,7 @@ function tinkerDatum(place: PlacedRow): TrainerRecord {
     loss_fn_inputs: {
       target_tokens: { data: ids.subarray(1), dtype: 'int64', shape },
       logprobs: { data: fullLogprobs(row).subarray(1), dtype: 'float32', shape },
-      advantages: { data: whereTrained(mask, advantage), dtype: 'float32', shape },
+      advantages: { data: fullAdvantages(row, advantage).subarray(1), dtype: 'float32', shape },
       mask: { data: whereTrained(mask, 1), dtype: 'float32', shape },
     },
   };

@@ -1,20 +1,21 @@
 import {
   Json,
+  onlyAdvantage,
   onlyRow,
   placedSamples,
-  requiredAdvantage,
   type TrainerRecord,
   type TrainingBatch,
   trainedRows,
+  withKnownVersions,
 } from '../format.ts';
 import { fullIds, fullLogprobs, fullMask, stepsOf } from '../sequence.ts';
 
 /**
  * Makes the `RolloutSample` of TRL's AsyncGRPOTrainer (`trl/experimental/async_grpo`, version 1.16.0), one record for each row with trained
- * tokens. `model_version` is the oldest version that sampled a trained token, because TRL drops samples by their age.
+ * tokens and known versions. `model_version` is the oldest version that sampled a trained token, because TRL drops samples by their age.
  */
 export function trlSamples(batch: TrainingBatch): TrainerRecord[] {
-  return trainedRows(batch).map((place) => {
+  return withKnownVersions(trainedRows(batch)).map((place) => {
     const { row, sample, groupNumber } = place;
     return {
       prompt: new Json(row.promptMessages),
@@ -22,7 +23,7 @@ export function trlSamples(batch: TrainingBatch): TrainerRecord[] {
       input_ids: fullIds(row),
       completion_mask: fullMask(row),
       old_log_probs: fullLogprobs(row),
-      advantage: requiredAdvantage(place, 'trl_async'),
+      advantage: onlyAdvantage(place, 'trl_async'),
       model_version: Math.min(...stepsOf(row)),
       group_id: groupNumber,
       metrics: { reward: sample.reward },

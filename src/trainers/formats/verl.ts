@@ -9,19 +9,23 @@ import {
   placedRows,
   refuseLargePadding,
   requiredReward,
+  rewardsOption,
   type TrainerRecord,
   type TrainingBatch,
+  withKnownVersions,
 } from '../format.ts';
-import { lastTrained, stepsOf } from '../sequence.ts';
+import { type ImageOptions, imagePlaces } from '../image-places.ts';
+import { tokenRewards } from '../replies.ts';
+import { lastTrained, responseAdvantages, stepsOf } from '../sequence.ts';
 
 /**
  * Makes the fields of verl's `AgentLoopOutput` (`verl/experimental/agent_loop/agent_loop.py`, version 0.9.1) and the key of the row: `uid`
  * of the prompt, `session_id` of the sample, `index` of the row in the sample. `routed_experts` has T rows of int16, zero where the engine
  * reported none. `min_global_steps` and `max_global_steps` are -1 for a row without sampled tokens.
  */
-export function verlOutputs(batch: TrainingBatch): TrainerRecord[] {
-  return placedRows(batch).map((place) => {
-    const { row, sample, group, rowIndex } = place;
+export function verlOutputs(batch: TrainingBatch, options: ImageOptions): TrainerRecord[] {
+  return withKnownVersions(placedRows(batch)).map((place) => {
+    const { row, sample, group, rowIndex, advantage } = place;
     const images = imagesOf(place);
     const steps = stepsOf(row);
     return {
@@ -43,6 +47,8 @@ export function verlOutputs(batch: TrainingBatch): TrainerRecord[] {
         reward_extra_info: new Json(sample.rewardComponents),
         outcome: sample.outcome,
         floe_trace_id: row.traceId,
+        image_positions: new Json(imagePlaces(place, options)),
+        ...(advantage === null ? {} : { advantages: responseAdvantages(row, advantage) }),
       },
     };
   });
@@ -56,11 +62,13 @@ export const verlBatchOptions = z.strictObject({
     .pipe(z.int().min(1))
     .describe('length to which responses are padded on the right, in tokens'),
   pad_token_id: numberOption.pipe(z.int().min(0)).describe("id of the tokenizer's padding token"),
+  rewards: rewardsOption,
 });
 
 /**
  * Makes the columns of verl's `DataProto` for a whole batch as one record: tensors [B, P], [B, R] or [B, P + R] as lists of rows, and the
- * non-tensor columns. Prompts are padded on the left, responses on the right, and the reward is on the last trained token. Throws
+ * non-tensor columns. Prompts are padded on the left, responses on the right, and the reward is on the last trained token, or with
+ * `rewards=replies` that of each reply on the reply's last token. Throws
  * `unsupported` for a row that is longer than the given lengths, because verl neither pads nor cuts it.
  */
 export function verlBatch(batch: TrainingBatch, options: z.infer<typeof verlBatchOptions>): TrainerRecord[] {
@@ -109,8 +117,10 @@ function paddedRow(place: PlacedRow, options: z.infer<typeof verlBatchOptions>) 
   const logprobs = new Float32Array(responseLength);
   logprobs.set(row.logprobs);
   const scores = new Float32Array(responseLength);
+  const reward = requiredReward(place, 'verl_batch');
   const end = lastTrained(row.lossMask);
-  scores[end === -1 ? row.responseIds.length - 1 : end] = requiredReward(place, 'verl_batch');
+  if (options.rewards === 'replies') scores.set(tokenRewards(row));
+  else scores[end === -1 ? row.responseIds.length - 1 : end] = reward;
   return {
     prompts,
     responses,

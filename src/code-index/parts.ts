@@ -1,0 +1,20 @@
+/** Number of lines of a part of a file, the unit of the search by words. */
+export const PART_LINES = 30;
+
+/** Maximum number of lines of a file, for the numbers of its parts. */
+const MAX_LINES = 2 ** 20;
+
+/** Returns the number of the part of a file that begins at a line, numbered from 0. */
+export function rowOfPart(file: number, line: number): number {
+  return file * MAX_LINES + line;
+}
+
+/** Returns the file and the first line, numbered from 0, of a part. */
+export function partOf(row: number): { readonly file: number; readonly line: number } {
+  return { file: Math.floor(row / MAX_LINES), line: row % MAX_LINES };
+}
+
+/** Returns a text of code with the words of its names apart: `readFile` becomes `read File`, and `read_file` `read file`. */
+export function splitWords(text: string): string {
+  return text.replace(/([a-z0-9])([A-Z])/g, '$1 $2').replaceAll('_', ' ');
+}

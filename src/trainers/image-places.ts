@@ -1,0 +1,71 @@
+import { z } from 'zod';
+import type { PlacedRow } from './format.ts';
+
+/** Where an image of a trace is. */
+export type ImagePlace = {
+  /** Number of the message in the prompt's messages followed by the response's, from 0. */
+  readonly message: number;
+  /** Number of the part in the content of the message, from 0. */
+  readonly part: number;
+  /** URL of the image, as the messages have it: a reference to an image of the trajectory, or a URL of the agent. */
+  readonly url: string;
+  /** First of the image's placeholders among the tokens of prompt and response; `null` when it is not known. */
+  readonly token_start: number | null;
+  /** Number of the image's placeholders; `null` when it is not known. */
+  readonly token_count: number | null;
+};
+
+/** Option of the formats that carry images. A command line gives it as a text with commas. */
+const imageTokenOption = z
+  .union([z.array(z.int().min(0)).min(1), z.string().regex(/^\d+(,\d+)*$/, 'must be an id, or ids with commas')])
+  .transform((value) => (typeof value === 'string' ? value.split(',').map(Number) : value))
+  .nullable()
+  .default(null)
+  .describe(
+    "id of the token that stands for a piece of an image, such as Qwen's <|image_pad|>; several ids are one piece",
+  );
+
+export const imageOptions = z.strictObject({ image_token_ids: imageTokenOption });
+export type ImageOptions = z.infer<typeof imageOptions>;
+
+/**
+ * Returns where the images of a row are, in their order. Their tokens are known when the ids of the row have as many runs of placeholders as
+ * there are images: engines that report expanded prompt ids write one run for each. Otherwise they are unknown for all images of the row.
+ */
+export function imagePlaces({ row }: PlacedRow, { image_token_ids: token }: ImageOptions): ImagePlace[] {
+  const messages = [...row.promptMessages, ...row.responseMessages];
+  const places = messages.flatMap(({ content }, message) =>
+    content === null || typeof content === 'string'
+      ? []
+      : content.flatMap((part, at) =>
+          part.type === 'image_url' ? [{ message, part: at, url: part.image_url.url }] : [],
+        ),
+  );
+  if (places.length === 0) return [];
+  const runs = token === null ? [] : runsOf([...row.promptIds, ...row.responseIds], token);
+  const areKnown = runs.length === places.length;
+  return places.map((place, index) => ({
+    ...place,
+    token_start: areKnown ? (runs[index]?.start ?? null) : null,
+    token_count: areKnown ? (runs[index]?.count ?? null) : null,
+  }));
+}
+
+/** Returns the longest runs of a repeated sequence of ids. */
+function runsOf(
+  ids: readonly number[],
+  piece: readonly number[],
+): { readonly start: number; readonly count: number }[] {
+  const isPieceAt = (at: number): boolean => piece.every((id, offset) => ids[at + offset] === id);
+  const runs: { start: number; count: number }[] = [];
+  for (let at = 0; at < ids.length; ) {
+    if (!isPieceAt(at)) {
+      at++;
+      continue;
+    }
+    const start = at;
+    while (isPieceAt(at)) at += piece.length;
+    runs.push({ start, count: at - start });
+  }
+  return runs;
+}
