@@ -8,7 +8,7 @@ type Message = Readonly<Record<string, unknown>>;
 
 /** A child process that `startChild` has started. */
 export type BenchChild = {
-  /** The message with which the child process reported that it is ready. */
+  /** The message with which the child process reported that it is ready. It contains its `pid`. */
   readonly ready: Message;
   /** Time in ms, read from the monotonic clock, at which the child process reported that it is ready. */
   readonly readyMs: number;
@@ -80,7 +80,7 @@ export function serveBench(ready: Message, handlers: Handlers, close: () => Prom
     await close();
     process.exit(0);
   });
-  process.send?.({ ...ready, id: READY_ID });
+  process.send?.({ ...ready, pid: process.pid, id: READY_ID });
 }
 
 /** Returns the CPU time (user and system) that this process has used so far, in microseconds. */

@@ -5,6 +5,8 @@
 // Each sample has one trace of 20,000 tokens in 40 turns, a third of which are sampled. Messages are short, because their text is copied
 // and does not differ between formats. Reading the stored trajectory is measured as a row of its own. The results are medians over many runs
 // after a warm-up. The CPU time is that of the whole process, including the garbage collector's threads.
+
+import { seededRandom } from '../src/core/random.ts';
 import { sessionSummary } from '../src/core/session-summary.ts';
 import type { SessionResult, Trace, Trajectory } from '../src/schema/index.ts';
 import {
@@ -15,7 +17,6 @@ import {
   type FormatName,
   trainingGroups,
 } from '../src/trainers/index.ts';
-import { seededRandom } from '../tools/seeded-random.ts';
 import { medianCpuMs } from './cpu-time.ts';
 import { printReport, type ReportRow, round } from './report.ts';
 

@@ -49,8 +49,24 @@ export function percentile(values: readonly number[], share: number): number | n
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? null;
 }
 
+/** The median, least and greatest ratio of values that were measured in pairs. */
+export type PairedRatio = { readonly median: number; readonly least: number; readonly greatest: number };
+
+/**
+ * Returns the ratios of `values` to the values of `base` with the same index; `null` when there is no pair. Both are measured in turns, so
+ * that a slow moment of the machine affects both values of a pair.
+ */
+export function pairedRatio(values: readonly number[], base: readonly number[]): PairedRatio | null {
+  const ratios = values.slice(0, base.length).map((value, i) => value / (base[i] ?? Number.NaN));
+  const middle = median(ratios);
+  return middle === null ? null : { median: middle, least: Math.min(...ratios), greatest: Math.max(...ratios) };
+}
+
 /** One row of a report: the name of a measured value, the value, and an optional remark. */
 export type ReportRow = readonly [name: string, value: string | number, remark?: string];
+
+/** Results of one part of the bench: values for the JSON report, by key, and rows for the printed table. */
+export type Part = { readonly keys: Readonly<Record<string, number | null>>; readonly rows: readonly ReportRow[] };
 
 /** Prints the rows of a report as a table. With `--json` on the command line, also prints `keys` and the machine as one line of JSON. */
 export function printReport(title: string, rows: readonly ReportRow[], keys: Readonly<Record<string, unknown>>): void {

@@ -1,7 +1,7 @@
 // Measures the latency that the proxy adds to a model call, as seen by the client, and the proxy's CPU time. The journal is written and
 // synced (fsync) as in production.
 //
-//   npm run bench -- proxy [--quick] [--json] [--only=CASE,…] [--profile=DIRECTORY]
+//   npm run bench -- proxy [--quick] [--json] [--only=CASE,…] [--profile=DIRECTORY] [--journal=batched]
 //
 // The bench uses four processes: a stub engine with prepared vLLM replies, the proxy, a minimal proxy for comparison (the floor), and this
 // process as the client. Every round calls the engine directly, through the floor and through the proxy, one after the other, so that a
@@ -299,7 +299,7 @@ async function main(): Promise<void> {
     new Pool(origin, { connections: 64, pipelining: 1, headersTimeout: 0, bodyTimeout: 0 });
   try {
     const engine = await start('engine');
-    const proxy = await start('proxy', originOf(engine), directory);
+    const proxy = await start('proxy', originOf(engine), directory, option('journal') ?? 'sync');
     const floor = await start('floor', originOf(engine), directory);
     const [direct, through, viaFloor] = [engine, proxy, floor].map((child) => pool(originOf(child))) as [
       Pool,
@@ -364,6 +364,8 @@ function report(
     turns_per_cpu_s: rateOf(turns),
     turns_per_cpu_s_c1: rateOf(turn),
     turns_per_cpu_s_tokens: rateOf(tokens),
+    small_cpu_over_floor_c1: shown(small?.cpu_over_floor),
+    small_cpu_over_floor_c64: shown(smallMany?.cpu_over_floor),
     cpu_over_floor: shown(turns?.cpu_over_floor),
     cpu_over_floor_tokens: shown(tokens?.cpu_over_floor),
     cpu_us_small: small === undefined ? null : Math.round(small.cpu_us),
@@ -377,7 +379,10 @@ function report(
   };
   console.table(
     Object.fromEntries(
-      Object.entries(rows).map(([name, { connections: _, direct_p50_ms: __, ...row }]) => [name, row]),
+      Object.entries(rows).map(([name, { connections: _, direct_p50_ms: __, cpu_over_floor, ...row }]) => [
+        name,
+        { cpu_over_floor, ...row },
+      ]),
     ),
   );
   if (grown !== null) {

@@ -9,12 +9,12 @@ import { systemClock } from '../../src/core/clock.ts';
 import { newSessionKey } from '../../src/core/ids.ts';
 import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
 import { createProxy } from '../../src/proxy/http/proxy.ts';
-import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
+import { CaptureJournal, journalModeSchema } from '../../src/proxy/journal/journal.ts';
 import type { ProxySession } from '../../src/proxy/session/session.ts';
 import { type EngineMode, engineSpecSchema, samplingSchema, taskEngineSchema } from '../../src/schema/index.ts';
 import { collectGarbage, cpuUs, type Handlers, serveBench } from '../child.ts';
 
-const [, , role, engineUrl = '', directory = ''] = process.argv;
+const [, , role, engineUrl = '', directory = '', journalMode = 'sync'] = process.argv;
 /** Interval in ms at which the delay of the event loop is sampled. The lag is the time by which a sample is late. */
 const LAG_STEP_MS = 10;
 const lag = monitorEventLoopDelay({ resolution: LAG_STEP_MS });
@@ -65,7 +65,7 @@ async function serveFloor(): Promise<void> {
 async function serveProxy(): Promise<void> {
   const clock = systemClock;
   const engines = await createEnginePools([engineSpecSchema.parse({ base_url: engineUrl })], { clock });
-  const journal = await CaptureJournal.open(directory);
+  const journal = await CaptureJournal.open(directory, { mode: journalModeSchema.parse(journalMode) });
   const proxy = createProxy({ engines, journal, clock });
   await proxy.listen({ host: '127.0.0.1', port: 0 });
   const sampling = samplingSchema.parse({});
@@ -78,14 +78,14 @@ async function serveProxy(): Promise<void> {
       /** Opens `count` proxy sessions. The first `sockets` of them get a separate Unix socket. */
       async open({ count, mode, sockets = 0 }: { count: number; mode: EngineMode; sockets?: number }) {
         const engine = taskEngineSchema.parse({ mode });
-        const opening: { key: string; socketPath: string | null }[] = [];
+        const opening: { key: string; sessionId: string; socketPath: string | null }[] = [];
         for (let i = 0; i < count; i++) {
           const key = newSessionKey();
           const sessionId = `ses_${opened++}`;
           const identity = { sessionId, attempt: 0, sampleIndex: 0, modelName: 'policy' };
           const socketPath = i < sockets ? `${directory}/${sessionId}` : null;
           sessions.push(await proxy.open({ ...identity, key, sampling, engine, socketPath }));
-          opening.push({ key, socketPath });
+          opening.push({ key, sessionId, socketPath });
         }
         return { sessions: opening };
       },

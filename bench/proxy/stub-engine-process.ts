@@ -65,6 +65,12 @@ function chatReply(kind: CallKind, variant: number): Buffer {
   return Buffer.from(JSON.stringify({ ...head, choices: [choice], usage, prompt_token_ids: prompt }));
 }
 
+function withoutIds(kind: CallKind): Buffer {
+  const { choices, prompt_token_ids: _, ...rest } = JSON.parse(chatReply(kind, 0).toString());
+  const [{ logprobs: __, token_ids: ___, ...choice }] = choices;
+  return Buffer.from(JSON.stringify({ ...rest, choices: [{ ...choice, logprobs: null }] }));
+}
+
 /** Returns a streamed chat reply as server-sent events: first the prompt's ids, then the sampled ids in chunks, and last the usage. */
 function chatEvents(kind: CallKind, variant: number): Buffer[] {
   const [prompt, sampled] = [promptIds(kind.promptIds, variant), sampledIds(kind.responseIds, variant)];
@@ -170,7 +176,10 @@ function prepared<T>(make: (kind: CallKind, variant: number) => T, kind: CallKin
 const chat = { small: prepared(chatReply, SMALL), turn: prepared(chatReply, TURN) };
 const events = { small: prepared(chatEvents, SMALL), turn: prepared(chatEvents, TURN) };
 const generatedHeads = Array.from({ length: VARIANTS }, (_, variant) => generatedHead(variant));
+const plain = { small: withoutIds(SMALL), turn: withoutIds(TURN) };
 let delayMs = 0;
+/** Whether chat replies contain ids and log-probabilities. Without them they are the replies to a client that requested neither. */
+let includesIds = true;
 let served = 0;
 
 /** Returns the next of the prepared replies, in rotation. */
@@ -207,7 +216,7 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
   [CHAT_PATH](response, body) {
     const kind = body.length > TURN.requestBytes / 2 ? 'turn' : 'small';
     if (body.includes('"stream":true', body.length - 1_000)) stream(response, next(events[kind]));
-    else sendPaced(response, next(chat[kind]));
+    else sendPaced(response, includesIds ? next(chat[kind]) : plain[kind]);
   },
   '/inference/v1/generate'(response, body) {
     const echo = echoOf(body);
@@ -223,6 +232,7 @@ const server = createServer((request, response) => {
   const handler = HANDLERS[request.url ?? ''];
   if (request.method === 'GET') {
     if (request.url === '/v1/models') return send(response, Buffer.from(MODEL));
+    if (request.url === '/health') return void response.writeHead(200).end();
     if (request.url === '/version') return send(response, Buffer.from('{"version":"0.30.0"}'));
     return void response.writeHead(handler === undefined ? 404 : 405).end();
   }
@@ -244,6 +254,10 @@ serveBench(
   {
     delay(fields: { delayMs: number }) {
       delayMs = fields.delayMs;
+      return {};
+    },
+    ids(fields: { included: boolean }) {
+      includesIds = fields.included;
       return {};
     },
   },

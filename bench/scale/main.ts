@@ -3,12 +3,14 @@
 // work and only wait.
 //
 //   npm run bench -- scale [--json] [--quick] [--database sqlite|postgres]
-//                          [--only submit,sqlite,postgres,memory,nodes,pipeline,makespan]
+//                          [--only submit,sqlite,postgres,replica,memory,nodes,pipeline,makespan,large] [--finished N] [--queued N]
 import { availableParallelism, loadavg } from 'node:os';
 import { startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
-import { machine, median, printReport, type ReportRow, round } from '../report.ts';
+import { machine, median, type Part, printReport, type ReportRow, round } from '../report.ts';
+import { largeStore } from './large-report.ts';
 import type { ServerOptions } from './processes.ts';
 import { type LifeFigures, lifeRate, memory, submitRate } from './rates.ts';
+import { costOfNode, replicaCosts, TYPICAL } from './replica.ts';
 import { makespan, nodeScaling, pipelineGain } from './schedules.ts';
 
 const option = (name: string): string | null => {
@@ -59,9 +61,6 @@ function lifeRows(name: string, figures: LifeFigures): ReportRow[] {
   ];
 }
 
-/** Results of one part of the bench: values for the JSON report, by key, and rows for the printed table. */
-type Part = { readonly keys: Readonly<Record<string, number | null>>; readonly rows: readonly ReportRow[] };
-
 const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
   async submit() {
     const { grouped, single } = await rounds(
@@ -91,6 +90,55 @@ const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
         (one) => one.perSecond,
       );
       return { keys: { sessions_per_s_postgres: round(figures.perSecond, 0) }, rows: lifeRows('PostgreSQL', figures) };
+    } finally {
+      await cluster.stop();
+    }
+  },
+  async replica(): Promise<Part> {
+    const why = whyNoPostgres();
+    if (why !== null) return { keys: { replica_nodes_max: null }, rows: [['replica', '-', why]] };
+    const cluster = await startPostgres();
+    try {
+      const size = isQuick
+        ? { nodes: 100, callsPerNode: 5, livePerNode: 50, seconds: 10 }
+        : { nodes: 1_000, callsPerNode: 2, livePerNode: 20, seconds: 20 };
+      const figures = await replicaCosts(cluster, size);
+      const node = costOfNode(figures);
+      const row = (
+        name: string,
+        { server, database }: { server: number; database: number },
+        note: string,
+      ): ReportRow => [name, round(server, 3), `of the server; PostgreSQL ${round(database, 3)}; ${note}`];
+      const { sessions, sessionSeconds } = TYPICAL;
+      return {
+        keys: {
+          replica_nodes_max: Math.floor(1_000 / node.server),
+          postgres_nodes_max: Math.floor(1_000 / node.database),
+          idle_ms_per_node_s: round(figures.heartbeats.server, 3),
+          ms_per_lease: round(figures.lease.server, 3),
+          ms_per_result: round(figures.result.server, 3),
+          ms_per_live_session_s: round(figures.liveSession.server, 4),
+        },
+        rows: [
+          row('CPU ms per node and second, idle', figures.heartbeats, `heartbeats of ${size.nodes} nodes`),
+          row('  with held lease requests', figures.waiting, 'the queue is empty'),
+          row('  the same, two servers', figures.waitingAtTwo, 'both servers together'),
+          row('CPU ms per live session and second', figures.liveSession, 'listed in heartbeats, leases renewed'),
+          row('CPU ms per lease', figures.lease, 'one session a call'),
+          row('CPU ms per result', figures.result, 'trajectory of 2 KB'),
+          row(
+            'CPU ms per typical node and second',
+            node,
+            `idle + ${sessions} live + ${sessions}/${sessionSeconds} (lease + result)`,
+          ),
+          [
+            'nodes that saturate one core',
+            Math.floor(1_000 / node.server),
+            '1,000 ms over the line above; of the server',
+          ],
+          ['  of PostgreSQL', Math.floor(1_000 / node.database), 'one core of the database'],
+        ],
+      };
     } finally {
       await cluster.stop();
     }
@@ -160,8 +208,23 @@ const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
   },
 };
 
-const chosen = Object.entries(PARTS).filter(([name]) => {
+/** Parts that run only when they are named, because they take long and much of the disk. */
+const NAMED_PARTS: Readonly<Record<string, () => Promise<Part>>> = {
+  large: () =>
+    largeStore({
+      database: database ?? 'postgres',
+      finished: Number(option('finished') ?? (isQuick ? 50_000 : 1_000_000)),
+      queued: Number(option('queued') ?? (isQuick ? 20_000 : 100_000)),
+      rounds: ROUNDS,
+      load: isQuick
+        ? { submits: 800, claims: 1_600, lives: 800, pages: 10 }
+        : { submits: 4_000, claims: 4_000, lives: 3_200, pages: 30 },
+    }),
+};
+
+const chosen = Object.entries({ ...PARTS, ...NAMED_PARTS }).filter(([name]) => {
   if (only !== null) return only.includes(name);
+  if (name in NAMED_PARTS) return false;
   return database === null || (name !== 'sqlite' && name !== 'postgres') || name === database;
 });
 console.error(`measuring on ${machine().cpu}; load ${round(loadavg()[0] ?? 0, 1)} on ${availableParallelism()} cores`);

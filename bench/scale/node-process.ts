@@ -143,6 +143,8 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     assertLease: () => {},
     awaitsEngine: () => false,
     stallSeconds: null,
+    cpu: { take: () => 0 },
+    agentHost: { run: () => Promise.reject(new Error('no session here has a floe agent')) },
     builders,
     hooks: [],
     engines,
@@ -197,7 +199,7 @@ async function runNoop(attempt: Attempt): ReturnType<typeof runSession> {
       attempt,
       await buildSession(attempt, { builders, completions: [], engines }),
       { ...NO_EVALUATION, reward: 1, dropped: null },
-      { completions: [], artifacts: null, egress: null, nodeId },
+      { completions: [], engines, artifacts: null, egress: null, nodeId },
     );
   } finally {
     leavePostrun();

@@ -32,10 +32,16 @@ export type ServerArguments = {
   readonly database: string | null;
 };
 
-export type ServerOptions = { readonly database?: string | null; readonly config?: RolloutConfigInput };
+export type ServerOptions = {
+  readonly database?: string | null;
+  readonly config?: RolloutConfigInput;
+  /** Folder of the server, which is kept. Default: a new one, which is removed. */
+  readonly dir?: string;
+};
 
 export type Bench = {
   readonly client: FloeClient;
+  readonly url: string;
   readonly server: BenchChild;
   startNode(options: NodeOptions): Promise<BenchChild>;
 };
@@ -50,10 +56,10 @@ export async function usageOf(child: BenchChild): Promise<Usage> {
  * Starts a server and calls `measure` with it and with a function that starts nodes. Afterwards ends all processes and removes all files.
  */
 export async function withServer<T>(
-  { database = null, config = {} }: ServerOptions,
+  { database = null, config = {}, dir: kept }: ServerOptions,
   measure: (bench: Bench) => Promise<T>,
 ): Promise<T> {
-  const dir = await mkdtemp(join(tmpdir(), 'floe-scale-'));
+  const dir = kept ?? (await mkdtemp(join(tmpdir(), 'floe-scale-')));
   const closers: (() => Promise<void>)[] = [];
   const start = async (module: string, argument: NodeArguments | ServerArguments): Promise<BenchChild> => {
     const child = await startChild(new URL(module, import.meta.url), [JSON.stringify(argument)]);
@@ -67,11 +73,12 @@ export async function withServer<T>(
     closers.push(() => client.close());
     return await measure({
       client,
+      url,
       server,
       startNode: (options) => start('./node-process.js', { url, ...options }),
     });
   } finally {
     for (const close of closers.reverse()) await close();
-    await rm(dir, { recursive: true, force: true });
+    if (kept === undefined) await rm(dir, { recursive: true, force: true });
   }
 }

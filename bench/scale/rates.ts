@@ -4,26 +4,25 @@ import { sleep, systemClock } from '../../src/core/clock.ts';
 import type { PoolSizes } from '../../src/gateway/node/config.ts';
 import type { TaskRequestInput } from '../../src/schema/index.ts';
 import { inParallel } from '../child.ts';
+import { GROUP } from './finished-rows.ts';
 import { type ServerOptions, type Usage, usageOf, withServer } from './processes.ts';
 
-/** Number of samples (sessions) of each task. */
-const GROUP = 8;
 /** Number of task submissions that run concurrently. */
-const SUBMITTERS = 16;
+export const SUBMITTERS = 16;
 /** Number of workers in each stage of a node in the rate measurement. */
-const WIDTH = 64;
+export const WIDTH = 64;
 
 /** Maximum time in ms to wait until the expected numbers of sessions are queued and running. */
 const SETTLE_MS = 60_000;
 
-const task = (num_samples: number, over: Partial<TaskRequestInput> = {}): TaskRequestInput => ({
+export const task = (num_samples: number, over: Partial<TaskRequestInput> = {}): TaskRequestInput => ({
   instruction: 'Fix the failing test in the repository at /work and explain what was wrong with it.',
   num_samples,
   agent: { harness: 'shell', custom_shell: 'true' },
   ...over,
 });
 
-const pools = (size: number): PoolSizes => ({ init: size, ready: size, run: size, postrun: size });
+export const pools = (size: number): PoolSizes => ({ init: size, ready: size, run: size, postrun: size });
 
 export type SubmitFigures = { readonly perSecond: number; readonly cpuMsEach: number };
 

@@ -14,6 +14,8 @@ serveBench(
       const { rss, heapUsed, external } = process.memoryUsage();
       return { rss, heap: heapUsed + external, cpuMs: cpuUs() / 1000 };
     },
+    cpu: () => ({ cpuMs: cpuUs() / 1000 }),
+    rss: () => ({ rss: process.memoryUsage.rss() }),
   },
   () => server.close(),
 );

@@ -1,5 +1,6 @@
 // Runs a rollout server and one node in a separate process, so that their memory and CPU time can be measured apart from those of the
-// bench. The only argument is the node's configuration as JSON.
+// bench. The arguments are the configurations of the node and of the server as JSON.
+import { execFileSync } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,8 +8,21 @@ import { startNode, startServer } from '../../src/cli/stack.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import { collectGarbage, cpuUs, serveBench } from '../child.ts';
 
+/** Returns the resident memory of the child processes in KiB. */
+function childrenKib(): number {
+  const sizes = execFileSync('ps', ['-o', 'rss=', '--ppid', String(process.pid)], { encoding: 'utf8' });
+  return sizes
+    .trim()
+    .split(/\s+/)
+    .reduce((sum, size) => sum + Number(size), 0);
+}
+
 const dir = await mkdtemp(join(tmpdir(), 'floe-bench-'));
-const server = await startServer(join(dir, 'server'), { port: 0 }, silentLogger);
+const server = await startServer(
+  join(dir, 'server'),
+  { port: 0, ...JSON.parse(process.argv[3] ?? '{}') },
+  silentLogger,
+);
 const node = await startNode(
   {
     ...JSON.parse(process.argv[2] ?? '{}'),
@@ -23,7 +37,7 @@ serveBench(
   {
     usage() {
       collectGarbage();
-      return { rss: process.memoryUsage().rss, cpuMs: cpuUs() / 1000 };
+      return { rss: process.memoryUsage().rss, childrenKib: childrenKib(), cpuMs: cpuUs() / 1000 };
     },
   },
   async () => {

@@ -1,0 +1,26 @@
+// Makes the same model calls as asker-agent.ts over HTTP. Arguments: number of calls, file for the times. The proxy is that of the session.
+import { writeFile } from 'node:fs/promises';
+import { Pool } from 'undici';
+import { systemClock } from '../../src/core/clock.ts';
+
+const [asks = '0', file = ''] = process.argv.slice(2);
+const base = new URL(`${process.env.FLOE_BASE_URL}/v1/chat/completions`);
+const pool = new Pool(base.origin, { connections: 1 });
+const messages: object[] = [];
+const times: number[] = [];
+for (let index = 0; index < Number(asks); index++) {
+  messages.push({ role: 'user', content: `observation ${index}` });
+  const startedMs = systemClock.monotonicMs();
+  const { body, statusCode } = await pool.request({
+    path: base.pathname,
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${process.env.OPENAI_API_KEY}` },
+    body: JSON.stringify({ model: 'policy', messages }),
+  });
+  const reply = (await body.json()) as { readonly choices: readonly { readonly message: object }[] };
+  times.push(systemClock.monotonicMs() - startedMs);
+  if (statusCode !== 200) throw new Error(JSON.stringify(reply));
+  messages.push(reply.choices[0]?.message ?? {});
+}
+await writeFile(file, JSON.stringify(times));
+await pool.close();
