@@ -239,6 +239,6 @@ describe('the floe command', () => {
     const rows = lastJson(await floe('harness', 'list', '--json')) as { harness: string; version: string | null }[];
     expect(rows.map((row) => row.harness)).toEqual([...harnessRegistry().keys()]);
     const unversioned = rows.filter((row) => !/^\d+\.\d+\.\d+$/.test(row.version ?? ''));
-    expect(unversioned.map((row) => row.harness)).toEqual(['openhands', 'shell']);
+    expect(unversioned.map((row) => row.harness)).toEqual(['floe', 'openhands', 'shell']);
   });
 });

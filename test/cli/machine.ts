@@ -63,6 +63,8 @@ export function freshClone(path: string): string {
     cpSync(join(packageRoot(), file), join(path, file));
   }
   mkdirSync(join(path, 'src'));
+  mkdirSync(join(path, 'dashboard'));
+  cpSync(join(packageRoot(), 'dashboard', 'vite.config.ts'), join(path, 'dashboard', 'vite.config.ts'));
   return path;
 }
 

@@ -45,6 +45,13 @@ runtime:
     await expect(read(text)).rejects.toMatchObject({ code });
   });
 
+  it('names an unknown tag and its line', async () => {
+    await expect(read('instruction: fix it\nagent: !shell { harness: pi }')).rejects.toMatchObject({
+      code: 'malformed_json',
+      message: expect.stringMatching(/task\.yaml .*!shell at line 2/s),
+    });
+  });
+
   it('names a missing file in the error', async () => {
     await expect(readTaskFile(join(dir, 'nothing.yaml'))).rejects.toMatchObject({
       code: 'setup_failed',

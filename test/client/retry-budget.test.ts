@@ -25,6 +25,26 @@ describe('RetryBudget', () => {
     expect(pausesMs).toEqual([50, 100, 200, 400, 250]);
   });
 
+  it('reports each failure before its pause, and not the last one', async () => {
+    const clock = new VirtualClock();
+    const failures: FloeError[] = [];
+    const budget = new RetryBudget(
+      clock,
+      60,
+      new AbortController().signal,
+      () => 0,
+      (failure) => failures.push(failure),
+    );
+    const first = budget.waitAfter(transient);
+    expect(failures).toEqual([transient]);
+    clock.fireNext();
+    await first;
+    clock.advance(60);
+    await expect(budget.waitAfter(new FloeError('overloaded', 'later'))).rejects.toThrow('later');
+    await expect(budget.waitAfter(new FloeError('conflict', 'no'))).rejects.toThrow('no');
+    expect(failures).toEqual([transient]);
+  });
+
   it('starts with the shortest pause after a success', async () => {
     const clock = new VirtualClock();
     const budget = new RetryBudget(clock, 10_000, new AbortController().signal, () => 0);

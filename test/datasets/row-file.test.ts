@@ -1,3 +1,4 @@
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { type Row, readRows } from '../../src/datasets/row-file.ts';
@@ -22,6 +23,34 @@ describe('a file of rows', () => {
   it('has a JSON list of rows', async () => {
     const { path, rows } = await rowsOf('rows.json', '[{"a": 1}, {"a": 2}]');
     expect(rows[1]).toEqual({ where: `${path}[1]`, fields: { a: 2 } });
+  });
+
+  it('may begin with a byte order mark, end its lines with CRLF, and have line separators of Unicode in its texts', async () => {
+    const lines = await rowsOf('rows.jsonl', '\uFEFF{"a": "x\u2028y\u2029z\u0085"}\r\n \r\n{"a": 2}\r\n');
+    expect(lines.rows).toEqual([
+      { where: `${lines.path}:1`, fields: { a: 'x\u2028y\u2029z\u0085' } },
+      { where: `${lines.path}:3`, fields: { a: 2 } },
+    ]);
+    const list = await rowsOf('rows.json', '\uFEFF[{"a": 1}]');
+    expect(list.rows).toEqual([{ where: `${list.path}[0]`, fields: { a: 1 } }]);
+  });
+
+  it('may have lines that are longer than a chunk that is read at once', async () => {
+    const text = 'x'.repeat(300_000);
+    const { rows } = await rowsOf('rows.jsonl', `{"a": "${text}"}\n{"a": 2}\n`);
+    expect(rows.map(({ fields }) => fields)).toEqual([{ a: text }, { a: 2 }]);
+  });
+
+  it('is refused with the row when it is not UTF-8, because other characters would be trained on', async () => {
+    const path = join(folderWith({}), 'rows.jsonl');
+    await writeFile(path, Buffer.from('{"a": 1}\n{"a": "\xe9"}\n', 'latin1'));
+    const read = async (): Promise<void> => {
+      for await (const _ of readRows(path));
+    };
+    await expect(read()).rejects.toMatchObject({
+      code: 'schema_violation',
+      message: expect.stringMatching(/rows\.jsonl:2: .*UTF-8/),
+    });
   });
 
   it.each([

@@ -62,6 +62,10 @@ describe('engines that change while sessions run', () => {
     const { client } = stack;
     const silent = await sim({ devMode: false, tokenDelayMs: 20 });
     await client.addEngine({ base_url: silent.url, engine_id: 'silent' });
+    // A node that registers an engine makes calls of its own, which would be taken for that of the agent.
+    await expect
+      .poll(async () => (await client.engines()).engines[0]?.nodes)
+      .toMatchObject([{ node_id: 'test', state: 'ready' }]);
     await client.setPolicyVersion('step-1');
     const running = stack.run({ ...task, agent: { harness: 'shell', custom_shell: oneCall('one') } });
     await expect.poll(() => silent.engine.running).toBe(1);

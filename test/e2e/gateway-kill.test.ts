@@ -1,7 +1,54 @@
+import { readFileSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { GatewayFleet } from './gateway-process.ts';
 import { processesOf } from './processes.ts';
 import { oneCall, workingBackends } from './stack.ts';
+
+describe('a gateway that is killed while code of a plug-in blocks', () => {
+  let fleet: GatewayFleet;
+  beforeAll(async () => {
+    fleet = await GatewayFleet.open({ plugins: ['countdown'] });
+  });
+  afterAll(() => fleet.close());
+
+  it('leaves a process that does not notice it, which the next gateway ends', { timeout: 240_000 }, async () => {
+    const module = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'countdown.js');
+    const marker = `floe-test-blocked-${process.pid}`;
+    const plugins = { environments: { countdown: module }, blocked_seconds: 600, env: { FLOE_MARK: marker } };
+    const config = join(fleet.dir, 'floe.yaml');
+    await writeFile(config, JSON.stringify({ node: { plugins } }));
+    const options = { stateDir: 'gateway', args: ['--config', config] };
+    const first = await fleet.start('first', 'local', options);
+    await fleet.client.submit({
+      instruction: '',
+      agent: { harness: 'floe', settings: { agent: 'gym' } },
+      environment: { type: 'countdown', config: { fail: 'block' } },
+      runtime: { backend: 'none' },
+    });
+    const cpuTicks = (): number => Math.max(0, ...processesOf(marker).map(cpuTicksOf));
+    await expect.poll(() => processesOf(marker).length, { timeout: 90_000, interval: 20 }).toBe(1);
+    // A process that loads modules uses less than a second. One that blocks uses a processor as long as it lives.
+    await expect.poll(cpuTicks, { timeout: 90_000, interval: 50 }).toBeGreaterThan(300);
+
+    await first.end('SIGKILL');
+    const [blocked] = processesOf(marker);
+    expect(blocked).toBeDefined();
+    await fleet.start('second', 'local', options);
+    expect(processesOf(marker)).not.toContain(blocked);
+  });
+});
+
+/** Returns the processor time of a process in clock ticks; 0 for one that has ended. */
+function cpuTicksOf(pid: number): number {
+  try {
+    const [, fields = ''] = /\) (.*)/s.exec(readFileSync(`/proc/${pid}/stat`, 'latin1')) ?? [];
+    return Number(fields.split(' ')[11]);
+  } catch {
+    return 0;
+  }
+}
 
 describe.each(await workingBackends())('a gateway with %s sandboxes that is killed', (backend) => {
   let fleet: GatewayFleet;

@@ -15,11 +15,12 @@ describe('a node', () => {
   afterAll(() => fleet.close());
 
   /**
-   * Submits a session whose first attempt repeats model calls until it is ended. Resolves with the session's id after the second model
-   * call.
+   * Submits a session whose first attempt makes two model calls, waits until the file `goOn` exists if one is given, and then repeats
+   * model calls until it is ended. Resolves with the session's id after the second model call.
    */
-  async function running(marker: string): Promise<string> {
-    const endless = `export FLOE_MARK=${marker}; ${conversation(10_000)}`;
+  async function running(marker: string, goOn?: string): Promise<string> {
+    const wait = goOn === undefined ? '' : `until [ -e ${goOn} ]; do sleep 0.05; done;`;
+    const endless = `export FLOE_MARK=${marker}; ${conversation(2)}; ${wait} ${conversation(10_000)}`;
     const { session_ids } = await fleet.client.submit({
       instruction: 'Talk.',
       agent: { harness: 'shell', custom_shell: `[ "$FLOE_ATTEMPT" = 1 ] && { ${endless}; }; ${conversation(1)}` },
@@ -38,8 +39,11 @@ describe('a node', () => {
     async () => {
       const marker = 'floe-test-pause';
       const first = await fleet.start('first', 'local');
-      const session = await running(marker);
+      const goOn = join(fleet.dir, 'go-on');
+      const session = await running(marker, goOn);
+      // The agent makes its next call when the node is suspended, so that no call is on its way to the engine at that time.
       first.child.kill('SIGSTOP');
+      await writeFile(goOn, '');
       const second = await fleet.start('second', 'local');
       // The server may also have leased the second attempt to the suspended node, in reply to a request that the node sent before its
       // suspension.

@@ -279,8 +279,10 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         const schema = { type: 'object', properties: { answer: { type: 'integer' } }, required: ['answer'] };
         const format = { type: 'json_schema', json_schema: { name: 'answer', schema } } as const;
         for (const responseFormat of [format, { type: 'json_object' } as const]) {
-          const { message } = await ask(contractRequest('object', { responseFormat }));
-          expect(JSON.parse(message.content ?? '')).toEqual(OBJECT);
+          const reply = await ask(contractRequest('object', { responseFormat })).catch(cannot('response_format'));
+          context.skip(reply === null, 'the server cannot be made to follow a format');
+          if (reply === null) return;
+          expect(JSON.parse(reply.message.content ?? '')).toEqual(OBJECT);
         }
       });
 

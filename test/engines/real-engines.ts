@@ -1,26 +1,32 @@
-import { expect, it } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
-import type { GenerateReply } from '../../src/engines/engine.ts';
+import type { Engine, GenerateReply } from '../../src/engines/engine.ts';
 import { createEngine } from '../../src/engines/engine-kinds.ts';
 import { processedLogprob } from '../../src/engines/llama-cpp/logprobs.ts';
 import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
 import { describeIf } from '../skip.ts';
 import { contractRequest, engineContract } from './contract.ts';
+import { type Sequence, TinkerOracle } from './tinker/oracle.ts';
+
+type TestedServer = { name: string; spec: object; binary: string };
 
 /**
- * The servers to test, from a JSON array of `{name, spec}` in an environment variable. Only `npm run engines:real` runs this file; it
- * starts the servers and sets the variable.
+ * The servers to test, from a JSON array of `{name, spec, binary}` in an environment variable. Only `npm run verify -- engines` runs this
+ * file; it starts the servers and sets the variable.
  */
-const servers = (JSON.parse(process.env.FLOE_REAL_ENGINES ?? '[]') as { name: string; spec: object }[]).map(
-  ({ name, spec }) => ({ name, spec: engineSpecSchema.parse(spec) }),
-);
+const servers = (JSON.parse(process.env.FLOE_REAL_ENGINES ?? '[]') as TestedServer[]).map(({ spec, ...server }) => ({
+  ...server,
+  spec: engineSpecSchema.parse(spec),
+}));
 const never = new AbortController().signal;
 const llama = servers.find(({ spec }) => spec.kind === 'llama_cpp')?.spec;
 const vllm = servers.find(({ spec }) => spec.kind === 'vllm')?.spec;
+const tinker = servers.find(({ spec }) => spec.kind === 'tinker');
 
 /** Reason that is reported when the tests of llama.cpp are skipped. */
 const NO_LLAMA = 'FLOE_REAL_ENGINES names no llama.cpp server';
 const NO_VLLM = 'FLOE_REAL_ENGINES names no vLLM server';
+const NO_TINKER = 'FLOE_REAL_ENGINES names no Tinker server';
 const NO_PAIR = 'FLOE_REAL_ENGINES does not name both a llama.cpp and a vLLM server';
 
 /**
@@ -28,6 +34,9 @@ const NO_PAIR = 'FLOE_REAL_ENGINES does not name both a llama.cpp and a vLLM ser
  * differ by less.
  */
 const ROUNDING = 5e-3;
+
+/** Largest accepted difference between the log-probabilities of sampling and training of one server, which use the same weights. */
+const FORWARD_ROUNDING = 1e-3;
 
 for (const { name, spec } of servers) {
   engineContract(name, async () => {
@@ -106,6 +115,66 @@ describeIf(vllm === undefined ? NO_VLLM : null, 'vLLM', () => {
       expect(capabilities.notes.join()).not.toContain('believed');
     },
   );
+});
+
+describeIf(tinker === undefined ? NO_TINKER : null, 'a Tinker server', () => {
+  const { spec, binary } = tinker as NonNullable<typeof tinker>;
+  let engine: Engine;
+  let oracle: TinkerOracle;
+  beforeAll(async () => {
+    engine = await createEngine(spec, { clock: systemClock });
+    oracle = new TinkerOracle(binary, spec.base_url, spec.model ?? '');
+  });
+  afterAll(async () => {
+    oracle.close();
+    await engine.close();
+  });
+  const sample = (seed: number): Promise<GenerateReply> =>
+    engine.generate(contractRequest('plain', { seed, maxTokens: 64 }), never);
+  const sequenceOf = ({ promptIds, responseIds, responseLogprobs }: GenerateReply): Required<Sequence> => ({
+    prompt: [...promptIds],
+    tokens: [...responseIds],
+    logprobs: [...responseLogprobs],
+  });
+  const expectForward = async (replies: readonly GenerateReply[]): Promise<void> => {
+    const sequences = replies.map(sequenceOf);
+    const own = await oracle.forward(sequences.map(({ prompt, tokens }) => ({ prompt, tokens })));
+    for (const [index, { logprobs }] of sequences.entries()) {
+      expect(own[index]?.length).toBe(logprobs.length);
+      for (const [at, logprob] of logprobs.entries()) {
+        expect(Math.abs(logprob - (own[index]?.[at] ?? Number.NaN)), `token ${at}`).toBeLessThan(FORWARD_ROUNDING);
+      }
+    }
+  };
+
+  it('its replies are the ids and log-probabilities that its own SDK samples with the same seed', async () => {
+    const stop = engine.info().capabilities.template.close_ids;
+    for (const seed of [1, 2, 3]) {
+      const { prompt, tokens, logprobs } = sequenceOf(await sample(seed));
+      const request = { prompt, max_tokens: 64, seed, stop, temperature: 1 };
+      const expected = await oracle.sample(request);
+      expect(tokens).toEqual(expected.tokens);
+      for (const [at, logprob] of logprobs.entries())
+        expect(logprob).toBeCloseTo(expected.logprobs[at] ?? Number.NaN, 4);
+    }
+  });
+
+  it('its log-probabilities are measured as raw', () => {
+    expect(engine.info().logprobs_mode).toBe('raw');
+  });
+
+  it('its log-probabilities are those of a forward pass of the training side, before and after a step', async () => {
+    const before = [await sample(4), await sample(5)];
+    await expectForward(before);
+    const path = await oracle.step(before.map(sequenceOf));
+    engine.setPolicyVersion(path);
+    const after = [await sample(4), await sample(6)];
+    for (const { versionSpans, responseIds } of after) {
+      expect(versionSpans).toEqual([{ version: path, start: 0, end: responseIds.length }]);
+    }
+    await expectForward(after);
+    expect([...(after[0]?.responseLogprobs ?? [])]).not.toEqual([...(before[0]?.responseLogprobs ?? [])]);
+  });
 });
 
 describeIf(

@@ -14,7 +14,7 @@ describe('evaluatorRegistry', () => {
       expect.objectContaining({
         code: 'unknown_evaluator',
         message:
-          'no evaluator "nope"; there are session_completed, test_on_output, script, code_tests, swebench, harbor, answer, judge, multi, steps',
+          'no evaluator "nope"; there are session_completed, environment, test_on_output, script, code_tests, swebench, harbor, answer, judge, multi, steps',
       }),
     );
   });

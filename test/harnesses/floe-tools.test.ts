@@ -12,7 +12,9 @@ const GEMINI = { trust: true, timeout: 3_660_000 };
 const PROGRAM = `/.floe/${DOLLAR}mcp.js`;
 
 const supported = [...harnessRegistry().values()].filter(({ features }) => features.includes('mcp_servers'));
-const unsupported = [...harnessRegistry().values()].filter(({ features }) => !features.includes('mcp_servers'));
+const unsupported = [...harnessRegistry().values()].filter(
+  ({ features, runsOnNode }) => !features.includes('mcp_servers') && !runsOnNode,
+);
 
 /** Returns the MCP servers by name that the adapter writes to its JSON file, which has them under `key`. */
 function serversOf(name: string, file: string, key: string, input: object): Record<string, unknown> {

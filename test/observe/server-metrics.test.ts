@@ -1,6 +1,7 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { ServerMetrics } from '../../src/observe/server-metrics.ts';
 import { COUNTERS } from '../../src/rollout/status/counters.ts';
+import { mixed, rows, StreamBench, streamOf } from '../rollout/batches/stream-bench.ts';
 import { type Running, summaryOf, task, Workbench } from '../rollout/workbench.ts';
 
 let bench: Workbench;
@@ -39,6 +40,49 @@ describe('ServerMetrics', () => {
     expect(after.get('floe_server_sessions{status="COMPLETED"}')).toBe(1);
     expect(after.get('floe_server_sessions_ended_total{outcome="completed"}')).toBe(1);
     expect(after.get('floe_server_uncollected_results{trainer="alice"}')).toBe(1);
+  });
+
+  it('sums the groups of the running batch streams of a trainer, and drops the series of an ended stream', async () => {
+    const streams = await StreamBench.create({}, { metricsRegistry: metrics });
+    onTestFinished(() => streams.dispose());
+    const { server } = streams.running;
+    // The sessions of this bench have no audit, from which the number of sampled tokens comes.
+    const shares = new Map([
+      ['b', { useful_share: 0.5, ended_tokens: 12 }],
+      ['c', { useful_share: 1, ended_tokens: 4 }],
+    ]);
+    const status = async () => {
+      const found = await server.status();
+      return {
+        ...found,
+        batch_streams: found.batch_streams.map((stream) => ({ ...stream, ...shares.get(stream.batch_id) })),
+      };
+    };
+    metrics.observe({ subscribe: (listener) => server.subscribe(listener), status });
+    const read = async () => {
+      const text = await metrics.metrics();
+      return (name: string) =>
+        Number(new RegExp(`^floe_server_batch_${name} (.*)$`, 'm').exec(text)?.[1] ?? Number.NaN);
+    };
+    const task = { ...streamOf({}).task, trainer: 'alice' };
+    await streams.createStream({ task, max_staleness: 9, order: { epochs: 1 } });
+    const one = { batch_id: 'c', source: { kind: 'rows', rows: rows(1) }, batch_size: 1 } as const;
+    await streams.createStream({ task, max_staleness: 9, order: { epochs: 1 }, ...one });
+    for (const id of ['b', 'c']) await streams.next({ policy_version: 'v1' }, id);
+    await streams.runAll(({ row, sample }) => (row === 1 ? 0 : mixed({ row, sample, group: 0 })));
+    await streams.next({ policy_version: 'v1' });
+    await streams.next({ after: 1, policy_version: 'v3' });
+    await streams.next({ policy_version: 'v2' }, 'c');
+    const value = await read();
+    expect(value('groups{trainer="alice",state="handed"}')).toBe(5);
+    expect(value('groups{trainer="alice",state="ready"}')).toBe(1);
+    expect(value('groups_rejected{trainer="alice",reason="all_wrong"}')).toBe(1);
+    expect(value('staleness_versions{trainer="alice"}')).toBe(2);
+    expect(value('useful_share{trainer="alice"}')).toBe(10 / 16);
+    for (const id of ['b', 'c']) await streams.caller.call('DELETE', `/rollout/batches/${id}`);
+    const ended = await read();
+    expect(ended('groups{trainer="alice",state="handed"}')).toBeNaN();
+    expect(ended('useful_share{trainer="alice"}')).toBeNaN();
   });
 
   it('exports every counter of the status', async () => {

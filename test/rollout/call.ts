@@ -1,3 +1,4 @@
+import type { NodeDescription } from '../../src/client/node-api.ts';
 import { ENVELOPE_TYPE, encodeEnvelope } from '../../src/core/envelope.ts';
 import type { RolloutServer } from '../../src/rollout/index.ts';
 import type {
@@ -41,8 +42,8 @@ export class Caller {
     return (await this.call<SubmitReply>('POST', '/rollout/task/submit', task)).body;
   }
 
-  async register(nodeId: string): Promise<void> {
-    await this.call('POST', '/nodes/register', { ...REGISTRATION, node_id: nodeId });
+  async register(nodeId: string, fields: Partial<NodeDescription> = {}): Promise<void> {
+    await this.call('POST', '/nodes/register', { ...REGISTRATION, ...fields, node_id: nodeId });
   }
 
   async lease(nodeId: string, slots = 1): Promise<Lease[]> {

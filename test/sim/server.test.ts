@@ -508,3 +508,46 @@ describe('the other routes', () => {
     expect(JSON.parse(lines[2] as string)).toEqual(sim.ledger.entries({ requestId: 'c' })[0]);
   });
 });
+
+describe('the list of choices', () => {
+  it('contains every reply that a rule can write, with the options that lead to it', async () => {
+    const sim = await start({ scenarios: await loadScenarios(['examples/learn-sim/scenario.yaml']) });
+    const reply = await fetch(`${sim.url}/__sim/choices?scenario=repair`);
+    const { turn_start_ids, rules } = (await reply.json()) as ChoiceList;
+    expect(vocabulary.decode(turn_start_ids)).toBe('<|im_start|>assistant\n');
+    expect(rules.map(({ rule }) => rule)).toEqual([0, 1, 2, 3, 4]);
+    const [first, second] = rules;
+    expect(first?.turns.map(({ picks }) => picks)).toEqual([0, 1, 2].map((option) => [{ choice: 'plan', option }]));
+    expect(first?.turns.map(({ token_ids }) => vocabulary.decode(token_ids as number[])).at(-1)).toBe(
+      'Ask the operator.<|im_end|>',
+    );
+    expect(second?.turns.flatMap(({ picks }) => picks.map(({ choice }) => choice))).toEqual(
+      Array(2).fill('port-billing'),
+    );
+    await chat(sim, { ...request, messages: [{ role: 'user', content: 'The service billing does not start.' }] });
+    const [entry] = sim.ledger.entries();
+    expect(first?.turns.map(({ token_ids }) => token_ids)).toContainEqual(entry?.response_ids);
+  });
+
+  it('has null where a random thinking token is drawn, and all scenarios unless one is named', async () => {
+    const sim = await start();
+    const { rules } = (await (await fetch(`${sim.url}/__sim/choices`)).json()) as ChoiceList;
+    expect(new Set(rules.map(({ scenario }) => scenario))).toEqual(new Set(['failing-test', 'default']));
+    expect(rules[0]?.turns[0]?.token_ids.filter((id) => id === null)).toHaveLength(24);
+    const unknown = await fetch(`${sim.url}/__sim/choices?scenario=other`);
+    expect(unknown.status).toBe(404);
+    expect(await unknown.text()).toContain('there is no scenario other');
+  });
+});
+
+type ChoiceList = {
+  readonly turn_start_ids: number[];
+  readonly rules: readonly {
+    readonly scenario: string;
+    readonly rule: number;
+    readonly turns: readonly {
+      readonly token_ids: readonly (number | null)[];
+      readonly picks: readonly { readonly choice: string; readonly option: number }[];
+    }[];
+  }[];
+};

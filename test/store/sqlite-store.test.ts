@@ -98,6 +98,36 @@ describe('SqliteStore', () => {
   });
 });
 
+describe('the statements that run for every request for a batch', () => {
+  it('read neither all rows of the stream nor all queued sessions', async () => {
+    const path = join(directory, 'floe.db');
+    const prepared = vi.spyOn(Libsql.prototype, 'prepare');
+    const store = SqliteStore.open(path);
+    await store.read(async ({ batches }) => {
+      await batches.countUnsampledRows('b');
+      await batches.queuedSessions('b');
+    });
+    const statements = prepared.mock.calls.map(([sql]) => sql).filter((sql) => sql.includes('batch_'));
+    prepared.mockRestore();
+    const raw = new Libsql(path);
+    const plans = statements.map((sql) => {
+      const values = Array.from({ length: sql.split('?').length - 1 }, () => 'b');
+      return (raw.prepare(`explain query plan ${sql}`).all(...values) as { detail: string }[]).map(
+        ({ detail }) => detail,
+      );
+    });
+    raw.close();
+    await store.close();
+    expect(plans).toEqual([
+      ['SEARCH batch_rows USING INDEX batch_rows_unsampled (batch_id=?)'],
+      [
+        'SEARCH batch_groups USING INDEX batch_groups_by_state (batch_id=? AND state=?)',
+        'SEARCH sessions USING COVERING INDEX sessions_waiting (task_id=?)',
+      ],
+    ]);
+  });
+});
+
 describe('a database file with another format', () => {
   /** Creates a database file whose tables have the format version `format`, and closes it. Returns the bytes of the file. */
   async function createFile(path: string, format: number): Promise<Buffer> {
@@ -119,9 +149,9 @@ describe('a database file with another format', () => {
       expect.objectContaining({
         code: 'setup_failed',
         message:
-          `the database ${path} has format 5, and this floe needs format 8; ` +
+          `the database ${path} has format 5, and this floe needs format 16; ` +
           'format 5 was never released and cannot be converted: move the file away, or start with an empty data directory',
-        details: { format: 5, expected_format: 8 },
+        details: { format: 5, expected_format: 16 },
       }),
     );
     expect(await readFile(path)).toEqual(before);
@@ -130,7 +160,7 @@ describe('a database file with another format', () => {
 
   it('is refused, and not changed, when a newer floe has written it', async () => {
     const path = join(directory, 'floe.db');
-    const before = await createFile(path, 9);
+    const before = await createFile(path, 17);
     expect(() => SqliteStore.open(path)).toThrow(
       expect.objectContaining({ code: 'setup_failed', message: expect.stringContaining('run that version, or move') }),
     );

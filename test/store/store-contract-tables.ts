@@ -1,7 +1,9 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
+import { OUTCOMES } from '../../src/core/outcomes.ts';
+import type { FactFilter } from '../../src/store/facts.ts';
 import type { ClaimRequest, SessionRow, Store, StoreTables } from '../../src/store/index.ts';
-import { AT, addSessions, blob, NO_BLOBS, named, taskRow } from './store-rows.ts';
+import { AT, addSessions, blob, factRow, NO_BLOBS, named, taskRow } from './store-rows.ts';
 
 /** Defines the tests of the less frequent operations of each table, which every implementation of `Store` must pass. */
 export function tableTests(store: () => Store): void {
@@ -27,6 +29,8 @@ function claim(tables: StoreTables, fields: Partial<ClaimRequest> = {}): Promise
   return tables.sessions.claim({ ...CLAIM, ...fields });
 }
 
+const ALL_FACTS: FactFilter = { values: {}, ranges: {}, usable: null, sinceMs: null, untilMs: null };
+
 const idsOf = (rows: readonly SessionRow[]): string[] => rows.map((row) => row.session_id);
 
 function taskTests(store: () => Store): void {
@@ -49,6 +53,32 @@ function taskTests(store: () => Store): void {
         ]),
       );
     });
+  });
+
+  it('counts tasks by their current status, before and after the changes are summed', async () => {
+    const counts = () => store().read(({ tasks }) => tasks.countByStatus());
+    const fold = (limit: number) => store().transaction(({ tasks }) => tasks.foldCounts(limit));
+    await fold(0);
+    expect(await counts()).toEqual(new Map());
+    await store().transaction(async ({ tasks }) => {
+      for (const id of ['a', 'b', 'c']) await tasks.insert(taskRow(id));
+      await tasks.update('a', { status: 'completed', ended_ms: 1 });
+      await tasks.update('b', { status: 'cancelled' });
+    });
+    const three = new Map([
+      ['running', 1],
+      ['completed', 1],
+      ['cancelled', 1],
+    ]);
+    for (const limit of [1_000, 1, 1]) {
+      expect(await counts()).toEqual(three);
+      await fold(limit);
+    }
+    expect(await counts()).toEqual(three);
+    await store().transaction(({ tasks }) => tasks.removeEnded(5, 9));
+    await fold(1);
+    three.delete('completed');
+    expect(await counts()).toEqual(three);
   });
 
   it('lists a running task as overdue from its deadline on', async () => {
@@ -205,6 +235,9 @@ function sessionTests(store: () => Store): void {
           ['n2', { count: 1, memoryMb: 100 }],
         ]),
       );
+      expect(idsOf(await sessions.leased(null, 10))).toEqual(['a0', 'a2']);
+      expect(idsOf(await sessions.leased(null, 1))).toEqual(['a0']);
+      expect(idsOf(await sessions.leased('b', 10))).toEqual([]);
       expect(await sessions.heldBy('n1')).toEqual({ count: 1, memoryMb: 100 });
       expect(await sessions.heldBy('n3')).toEqual({ count: 0, memoryMb: 0 });
     });
@@ -214,6 +247,25 @@ function sessionTests(store: () => Store): void {
       expect(idsOf(await sessions.lockOpen('a', 9)).sort()).toEqual(['a0', 'a2']);
       expect(await sessions.lockOpen('a', 1)).toHaveLength(1);
     });
+  });
+
+  it('counts sessions by status, those that have ended by their facts', async () => {
+    await store().transaction(async (tables) => {
+      await addSessions(tables, 'a', ['a0', 'a1', 'a2', 'a3', 'a4', 'a5']);
+      await claim(tables, { limit: 1 });
+      await tables.sessions.update('a1', { status: 'RUNNING', node_id: 'n', lease_expires_ms: 5 });
+      const ends = { a2: 'completed', a3: 'truncated_turns', a4: 'cancelled' } as const;
+      for (const [id, outcome] of Object.entries(ends)) {
+        await tables.sessions.update(id, { status: OUTCOMES[outcome].status, lease_expires_ms: null, summary: '{}' });
+        await tables.facts.add(factRow(id, { task_id: 'a', outcome }));
+      }
+    });
+    const expected = { LEASED: 1, RUNNING: 1, QUEUED: 1, COMPLETED: 2, CANCELLED: 1 };
+    for (const folded of [0, 2, 3]) {
+      await store().transaction(({ facts }) => facts.fold(folded));
+      const counts = await store().read(({ sessions }) => sessions.countByStatus());
+      expect(Object.fromEntries(counts)).toEqual(expected);
+    }
   });
 
   it('lists leased open sessions before queued ones', async () => {
@@ -320,12 +372,15 @@ function collectTests(store: () => Store): void {
       expect(ids(await tables.results.page(0, 9, null))).toEqual(['r0', 'r1', 'r2', 'r3']);
       expect(ids(await tables.results.ofTask('r'))).toEqual(['r0', 'r2', 'r3']);
       expect(ids(await tables.results.ofTask('r', { after: second, limit: 1 }))).toEqual(['r2']);
-      expect(await tables.results.ofSession('r0')).toMatchObject({ trainer: 'x', collected: 0, trajectory_bytes: 10 });
+      expect(await tables.results.ofSession('r0')).toMatchObject({ trainer: 'x', trajectory_bytes: 10 });
       expect(await tables.results.ofSession('none')).toBeUndefined();
     });
-    await store().transaction((tables) => tables.results.collectTask('r'));
-    const collected = await store().read((tables) => tables.results.page(0, 9, null));
-    expect(collected.map((row) => row.collected)).toEqual([1, 0, 1, 1]);
+    await store().transaction(async (tables) => {
+      for (const id of ['r', 's']) await tables.tasks.insert(taskRow(id));
+      await tables.results.collectTask('r');
+    });
+    const loads = await store().read((tables) => tables.sessions.loads());
+    expect(loads.map((load) => [load.trainer, load.uncollected_results])).toEqual([['y', 1]]);
   });
 
   it('keeps the cursor of a consumer, and distinguishes one trainer from all', async () => {
@@ -396,10 +451,10 @@ function retentionTests(store: () => Store): void {
       await tables.callbacks.insert({ ...callback, task_id: 'old', delivered_at: AT });
       await tables.tasks.insert(taskRow('running'));
     });
-    expect(await store().transaction(({ tasks }) => tasks.removeEnded(100, 1))).toBe(1);
+    expect(await store().transaction(({ tasks }) => tasks.removeEnded(100, 1))).toEqual({ tasks: 1, sessions: 1 });
     expect(await store().read(({ tasks }) => tasks.get('older'))).toBeUndefined();
-    expect(await store().transaction(({ tasks }) => tasks.removeEnded(100, 9))).toBe(1);
-    expect(await store().transaction(({ tasks }) => tasks.removeEnded(100, 9))).toBe(0);
+    expect(await store().transaction(({ tasks }) => tasks.removeEnded(100, 9))).toEqual({ tasks: 1, sessions: 1 });
+    expect(await store().transaction(({ tasks }) => tasks.removeEnded(100, 9))).toEqual({ tasks: 0, sessions: 0 });
     await store().read(async (tables) => {
       const left = await tables.tasks.list({ status: null, limit: 9 });
       expect(left.map((row) => row.task_id).sort()).toEqual(['owed', 'running', 'wanted', 'young']);
@@ -411,13 +466,41 @@ function retentionTests(store: () => Store): void {
     });
   });
 
+  it('removes a task with many sessions in parts, and the task with the last of them', async () => {
+    const ids = Array.from({ length: 7 }, (_, i) => `s${i}`);
+    await store().transaction(async (tables) => {
+      await tables.tasks.insert(taskRow('a', { status: 'completed', ended_ms: 1, total_sessions: 7 }));
+      await tables.tasks.insert(taskRow('b', { status: 'completed', ended_ms: 2, total_sessions: 1 }));
+      await addSessions(tables, 'a', ids);
+      await addSessions(tables, 'b', ['b0']);
+      for (const id of ids) {
+        await tables.sessions.update(id, { status: 'COMPLETED', summary: '{}' });
+        await tables.results.append({ ...named(id), task_id: 'a' }, NO_BLOBS);
+        await tables.facts.add(factRow(id, { task_id: 'a' }));
+      }
+      await tables.results.collectTask('a');
+      await tables.facts.fold(5);
+    });
+    const remove = () => store().transaction(({ tasks }) => tasks.removeEnded(5, 3));
+    const ended = async () => (await store().read(({ facts }) => facts.totals(ALL_FACTS, [], 1)))[0]?.sessions ?? 0;
+    expect(await remove()).toEqual({ tasks: 0, sessions: 3 });
+    expect(await store().read(({ tasks }) => tasks.get('a'))).toBeDefined();
+    expect(await ended()).toBe(4);
+    const rest = [await remove(), await remove(), await remove()];
+    expect(rest.map(({ sessions }) => sessions > 3)).toEqual([false, false, false]);
+    expect(rest.reduce((sum, { sessions }) => sum + sessions, 0)).toBe(5);
+    expect(rest.reduce((sum, { tasks }) => sum + tasks, 0)).toBe(2);
+    expect(await ended()).toBe(0);
+    expect(await remove()).toEqual({ tasks: 0, sessions: 0 });
+  });
+
   it('assigns greater cursors after the newest result is removed', async () => {
     const append = (id: string) =>
       store().transaction((tables) => tables.results.append({ ...named(id), task_id: id }, NO_BLOBS));
     await store().transaction((tables) => tables.tasks.insert(taskRow('a', { status: 'completed', ended_ms: 1 })));
     const first = await append('a');
     await store().transaction((tables) => tables.results.collect(null, first));
-    expect(await store().transaction(({ tasks }) => tasks.removeEnded(5, 9))).toBe(1);
+    expect(await store().transaction(({ tasks }) => tasks.removeEnded(5, 9))).toMatchObject({ tasks: 1 });
     expect(await append('b')).toBeGreaterThan(first);
   });
 }

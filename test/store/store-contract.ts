@@ -1,5 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { SessionRow, Store, StoreTables } from '../../src/store/index.ts';
+import type { NodeRow, SessionRow, Store, StoreTables } from '../../src/store/index.ts';
+import { batchTests } from './store-contract-batches.ts';
+import { factTests } from './store-contract-facts.ts';
 import { raceTests } from './store-contract-races.ts';
 import { tableTests } from './store-contract-tables.ts';
 import { AT, addSessions, NO_BLOBS, named, taskRow } from './store-rows.ts';
@@ -30,6 +32,8 @@ export function describeStore(name: string, open: () => Promise<Store>): void {
     resultTests(() => store);
     outboxTests(() => store);
     tableTests(() => store);
+    batchTests(() => store);
+    factTests(() => store);
     raceTests(() => store);
   });
 }
@@ -174,7 +178,7 @@ function resultTests(store: () => Store): void {
       await tables.results.collectTask('a');
       await tables.tasks.update('a', { status: 'completed', ended_ms: 1 });
     });
-    expect(await store().transaction((tables) => tables.tasks.removeEnded(2, 10))).toBe(1);
+    expect(await store().transaction((tables) => tables.tasks.removeEnded(2, 10))).toEqual({ tasks: 1, sessions: 1 });
     const read = await store().read(async ({ results }) => [await results.newestCursor(), await results.lastCursor()]);
     expect(read).toEqual([0, 1]);
   });
@@ -259,5 +263,22 @@ function outboxTests(store: () => Store): void {
     expect(await store().transaction((tables) => tables.nodes.list())).toEqual([{ ...row, draining: 0 }]);
     await store().transaction((tables) => tables.nodes.remove('n'));
     expect(await store().transaction((tables) => tables.nodes.get('n'))).toBeUndefined();
+  });
+
+  it('finds the nodes that are drained, and whether another node accepts sessions', async () => {
+    const node = (node_id: string, fields: Partial<NodeRow> = {}): NodeRow => ({
+      ...{ node_id, instance: 'i', takeovers: 0, registration: '{}', metrics: '{}', engines: null, draining: 0 },
+      ...{ refuses: null, claims: null, last_seen_ms: 10, registered_at: AT, last_heartbeat: AT },
+      ...fields,
+    });
+    const put = (row: NodeRow) => store().transaction(({ nodes }) => nodes.put(row));
+    const hasOther = (id: string, sinceMs = 10) => store().read(({ nodes }) => nodes.hasOther(id, sinceMs));
+    await put(node('a'));
+    await put(node('drained', { draining: 1 }));
+    await put(node('full disk', { refuses: 'the disk is full' }));
+    expect((await store().read(({ nodes }) => nodes.draining())).map((row) => row.node_id)).toEqual(['drained']);
+    expect(await hasOther('a')).toBe(false);
+    expect(await hasOther('b')).toBe(true);
+    expect(await hasOther('b', 10.5)).toBe(false);
   });
 }

@@ -1,4 +1,4 @@
-import type { NewSessions, StoreTables, TaskRow } from '../../src/store/index.ts';
+import type { NewFactRow, NewSessions, StoreTables, TaskRow } from '../../src/store/index.ts';
 
 export const AT = '2026-01-01T00:00:00.000Z';
 
@@ -24,6 +24,44 @@ export function taskRow(taskId: string, fields: Partial<TaskRow> = {}): TaskRow 
     deadline_ms: null,
     ended_ms: null,
     created_at: AT,
+    ...fields,
+  };
+}
+
+export function factRow(sessionId: string, fields: Partial<NewFactRow> = {}): NewFactRow {
+  return {
+    session_id: sessionId,
+    task_id: 't',
+    sample_index: 0,
+    trainer: 'default',
+    harness: 'shell',
+    agent: null,
+    source: null,
+    split: null,
+    outcome: 'completed',
+    unusable: null,
+    reward: null,
+    version: null,
+    first_version: null,
+    dialect: null,
+    engine: null,
+    node_id: null,
+    attempt: 1,
+    turns: 1,
+    completions: 1,
+    sampled_tokens: 0,
+    trained_tokens: 0,
+    traces: 1,
+    queued_ms: null,
+    init_ms: null,
+    ready_ms: null,
+    running_ms: null,
+    postrun_ms: null,
+    total_ms: null,
+    engine_ms: null,
+    sandbox_ms: null,
+    ended_ms: 0,
+    measures: [],
     ...fields,
   };
 }

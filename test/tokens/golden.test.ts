@@ -112,6 +112,7 @@ describe('prefix merging', () => {
       drift: {},
       exact_context_share: 1,
       context_images: 0,
+      rendered_for_images: 0,
       context_special_tokens: 0,
     });
   });

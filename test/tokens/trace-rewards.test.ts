@@ -43,6 +43,8 @@ describe('the reward of a reply', () => {
     const [trace] = tracesOf('prefix_merging', 1, {}, { c2: 0.5, c0: -1 });
     expect(trace?.completion_ids).toEqual(['c0', 'c1', 'c2']);
     expect(trace?.metadata.step_rewards).toEqual([-1, null, 0.5]);
+    const ends = trace?.loss_mask.flatMap((mask, at) => (mask === 1 && trace.loss_mask[at + 1] !== 1 ? [at + 1] : []));
+    expect(trace?.metadata.step_ends).toEqual(ends);
     expect(trace?.reward).toBe(1);
   });
 

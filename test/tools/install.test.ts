@@ -8,7 +8,7 @@ import { freshClone } from '../cli/machine.ts';
 
 /**
  * Stands for npm in PATH. It starts a process of its own as npm does for scripts, writes its id into the file `npm.pids`, and then "installs"
- * a compiler that makes a program which prints "started". While the file `hold` exists, it waits before it ends. Like npm, it fails when
+ * a compiler that makes a program which prints "started", and a bundler that makes nothing. While the file `hold` exists, it waits before it ends. Like npm, it fails when
  * node_modules exists that another npm is writing to.
  */
 const NPM = `#!/bin/sh
@@ -27,6 +27,8 @@ const { mkdirSync, writeFileSync } = require('node:fs');
 mkdirSync('dist/cli', { recursive: true });
 writeFileSync('dist/cli/main.js', 'console.log("started")');
 TSC
+mkdir -p node_modules/vite/bin
+: >node_modules/vite/bin/vite.js
 `;
 
 let dir: string;
@@ -46,6 +48,7 @@ afterEach(() => {
 
 type Start = {
   readonly child: ChildProcess;
+  /** Resolves when the process has ended and its output was read whole, which takes as long as a child of it holds its output open. */
   readonly ended: Promise<readonly [code: number | null, output: string]>;
   /** Resolves when the output contains the text. */
   until(part: string): Promise<void>;
@@ -68,7 +71,7 @@ function start(): Start {
   }
   return {
     child,
-    ended: once(child, 'exit').then(([code]) => [code, output] as const),
+    ended: once(child, 'close').then(([code]) => [code, output] as const),
     async until(part) {
       while (!output.includes(part)) {
         await new Promise<void>((resolve) => {
@@ -130,8 +133,9 @@ describe('npm start in a fresh clone', () => {
     hold();
     const killed = start();
     await killed.until('npm runs');
+    const exited = once(killed.child, 'exit');
     killed.child.kill('SIGKILL');
-    await killed.ended;
+    await exited;
     const left = npmProcesses();
     expect(left).not.toEqual([]);
 

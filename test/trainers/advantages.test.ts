@@ -32,6 +32,84 @@ function advantages(results: readonly SessionResult[], options: Partial<ExportOp
   return records.map((record) => record.advantage);
 }
 
+/** Makes a result whose trace has a reply of one token for each reward; a context token follows each but the last. */
+function turns(index: number, rewards: readonly (number | null)[], reward = 0): SessionResult {
+  const made = result(index, reward);
+  const response = rewards.flatMap((_, turn) => (turn === 0 ? [1] : [0, 1]));
+  Object.assign(made.trajectory?.traces[0] ?? {}, {
+    response_ids: response,
+    loss_mask: response,
+    response_logprobs: response.map((mask) => -mask),
+    metadata: { step_rewards: rewards, step_ends: rewards.map((_, turn) => 2 * turn + 1) },
+  });
+  return made;
+}
+
+/** Returns the advantages of all response tokens of each trace. */
+function tokenAdvantages(results: readonly SessionResult[], options: Partial<ExportOptions>): unknown[] {
+  const records = trainerRecords(trainingGroups(results), { format: 'floe', ...options });
+  return records.map((record) => [...(record.advantages as Float32Array)]);
+}
+
+describe('advantages for each reply', () => {
+  it('are the sums of the normalised rewards of the reply and of those after it', () => {
+    const results = [turns(0, [1, 0]), turns(1, [0, 1])];
+    expect(tokenAdvantages(results, { advantages: 'centered', perTurn: true })).toEqual([
+      [0, 0, -0.5],
+      [0, 0, 0.5],
+    ]);
+    const deviation = Math.sqrt(1 / 3);
+    const [first] = tokenAdvantages(results, { advantages: 'grpo', perTurn: true }) as number[][];
+    expect(first?.[2]).toBeCloseTo(-0.5 / deviation, 5);
+  });
+
+  it('compare a reply with those of the other samples for leave_one_out', () => {
+    const results = [turns(0, [2]), turns(1, [0, 1])];
+    expect(tokenAdvantages(results, { advantages: 'leave_one_out', perTurn: true })).toEqual([[1.5], [-3, 0, -1]]);
+  });
+
+  it("give the last reply the trace's reward where the evaluator gave none, and divide by the traces with perSession", () => {
+    const results = [turns(0, [null, null], 1), turns(1, [null, null], 0)];
+    expect(tokenAdvantages(results, { advantages: 'centered', perTurn: true })).toEqual([
+      [0.5, 0, 0.75],
+      [-0.5, 0, -0.25],
+    ]);
+    const plain = [result(0, 1, 2), result(1, 0)];
+    expect(tokenAdvantages(plain, { advantages: 'leave_one_out', perTurn: true, perSession: true })).toEqual([
+      [0.5, 0.5],
+      [0.5, 0.5],
+      [-1, -1],
+    ]);
+  });
+
+  it('add up the later turns of a trajectory whose turns are traces of their own', () => {
+    const steps = result(0, 1, 3);
+    steps.trajectory?.traces.forEach((trace, turn) => {
+      const trajectory = turn < 2 ? 'e0' : 'e1';
+      Object.assign(trace, { metadata: { trajectory_id: trajectory, step_reward: turn === 0 ? 0.5 : 1 } });
+    });
+    expect(tokenAdvantages([steps, result(1, 0)], { advantages: 'leave_one_out', perTurn: true })).toEqual([
+      [1.5, 1.5],
+      [1, 1],
+      [1, 1],
+      [-0.8333333134651184, -0.8333333134651184],
+    ]);
+  });
+
+  it('are 0 without a reward and without a second sample, and change nothing for replies that a trace does not train', () => {
+    expect(tokenAdvantages([turns(0, [1, 2])], { advantages: 'grpo', perTurn: true })).toEqual([[0, 0, 0]]);
+    const owned = turns(0, [1, 1]);
+    Object.assign(owned.trajectory?.traces[0] ?? {}, {
+      loss_mask: [0, 0, 1],
+      metadata: { step_rewards: [9, 1], step_ends: [null, 3] },
+    });
+    expect(tokenAdvantages([owned, turns(1, [0])], { advantages: 'leave_one_out', perTurn: true })).toEqual([
+      [0, 0, 1],
+      [-1],
+    ]);
+  });
+});
+
 describe('advantages', () => {
   it('compares a sample with the mean and the sample standard deviation of its group', () => {
     const values = advantages([result(0, 1), result(1, 0), result(2, 0), result(3, 1)], { advantages: 'grpo' });

@@ -88,6 +88,23 @@ const READERS: Partial<Record<FormatName, (record: Fields) => ReadTrace[]>> = {
   },
 };
 
+/** Reads the sequences of ART's trajectories, whose choices have all tokens before them. Context after the last reply is not part of them. */
+function artSequences(record: Fields): ReadTrace[] {
+  const histories: Fields[] = [record, ...record.additional_histories];
+  return histories.flatMap(({ messages_and_choices: choices }) => {
+    const ids: number[] = [];
+    const [mask, logprobs]: [number[], number[]] = [[], []];
+    for (const choice of choices) {
+      expect(choice.prompt_token_ids.slice(0, ids.length)).toEqual(ids);
+      const context = choice.prompt_token_ids.slice(ids.length);
+      ids.push(...context, ...choice.token_ids);
+      mask.push(...zeros(context), ...choice.token_ids.map(() => 1));
+      logprobs.push(...zeros(context), ...choice.compact_logprobs);
+    }
+    return choices.length === 0 ? [] : [read(ids, mask, logprobs)];
+  });
+}
+
 /** The formats that leave out traces of which nothing is trained. */
 const TRAINED_ONLY: readonly FormatName[] = ['tinker', 'prime_rl', 'trl_async', 'areal', 'roll'];
 
@@ -96,6 +113,21 @@ const OPTIONS: Partial<Record<FormatName, ExportOptions['options']>> = {
   skyrl: { step_wise: true },
   roll: { sequence_length: 8000, pad_token_id: 0 },
 };
+
+const ROLL_8 = { sequence_length: 8, pad_token_id: 0 };
+
+/** Gives the first trace of a result one expert in one layer for the positions from `start` on. */
+function withExperts(result: SessionResult, start: number, experts: readonly number[]): SessionResult {
+  const data = Buffer.from(experts).toString('base64');
+  const [trace] = result.trajectory?.traces ?? [];
+  Object.assign(trace ?? {}, { routed_experts: { dtype: 'uint8', shape: [experts.length, 1, 1], start, data } });
+  return result;
+}
+
+function int16(base64: string): number[] {
+  const data = Buffer.from(base64, 'base64');
+  return Array.from({ length: data.length / 2 }, (_, at) => data.readInt16LE(2 * at));
+}
 
 function zeros(values: readonly number[]): number[] {
   return values.map(() => 0);
@@ -234,12 +266,168 @@ describe('trainer formats', () => {
     expect(recordsOf([versioned(version)], 'areal')).toMatchObject([{ versions: [[-1, -1, 12]] }]);
   });
 
+  it('has a column of advantages in every format with a record for each trace, when they are requested', () => {
+    const results = [made(0, 'completed', [[1, 0, 1]]), made(1, 'completed', [[1]])];
+    Object.assign(results[1] ?? {}, { reward: 1.5 });
+    const first = (format: FormatName, request: Partial<ExportOptions> = { advantages: 'centered' }) =>
+      recordsOf(results, format, { ...request, ...(format === 'roll' ? { options: ROLL_8 } : {}) })[0];
+    expect(first('floe').advantages).toEqual([-0.5, 0, -0.5]);
+    expect(first('slime').advantages).toEqual([-0.5, 0, -0.5]);
+    expect(first('verl').extra_fields.advantages).toEqual([-0.5, 0, -0.5]);
+    expect(first('nemo_rl').message_log.map((message: Fields) => message.advantages)).toEqual([
+      [0, 0],
+      [-0.5],
+      [0],
+      [-0.5],
+    ]);
+    expect(first('areal').advantages).toEqual([[0, 0, -0.5, 0, -0.5]]);
+    expect(first('roll').advantages).toEqual([0, -0.5, 0, -0.5, 0, 0, 0]);
+    expect(first('prime_rl').advantages).toEqual([0, 0, -0.5, 0, -0.5]);
+    expect(first('tinker').loss_fn_inputs.advantages.data).toEqual([0, -0.5, 0, -0.5]);
+    expect(first('rllm').trajectories[0].steps.map((step: Fields) => step.advantage)).toEqual([-0.5, -0.5]);
+    for (const format of ['slime', 'areal', 'roll'] as const) {
+      expect(first(format, {})).not.toHaveProperty('advantages');
+    }
+    expect(first('verl', {}).extra_fields).not.toHaveProperty('advantages');
+  });
+
+  it('has the advantage of each reply in formats with one for each token or step', () => {
+    const [one, two] = [withReplies(made(0, 'completed', [[1, 0, 1]]), [1, 0]), made(1, 'completed', [[1]])];
+    const request = { advantages: 'leave_one_out', perTurn: true } as const;
+    const [prime] = recordsOf([one, two], 'prime_rl', request);
+    expect(prime.advantages).toEqual([0, 0, 0, 0, -0.5]);
+    const [episode] = recordsOf([one, two], 'rllm', request);
+    expect(episode.trajectories[0].steps.map((step: Fields) => step.advantage)).toEqual([0, -0.5]);
+    expect(() => recordsOf([one, two], 'trl_async', request)).toThrow('trace s0.0 has an advantage for each reply');
+  });
+
+  it('does not train tokens that a constraint restricted, when these are masked', () => {
+    const result = made(0, 'completed', [[1, 0, 1, 1]]);
+    result.trajectory?.traces[0]?.constrained_spans.push({ constraint: 'tool_choice', start: 2, end: 4 });
+    expect(recordsOf([result], 'slime', { constrained: 'mask' })).toMatchObject([{ loss_mask: [1, 0, 0, 0] }]);
+    expect(recordsOf([result], 'slime')).toMatchObject([{ loss_mask: [1, 0, 1, 1] }]);
+    result.trajectory?.traces[0]?.constrained_spans.push({ constraint: 'tool_choice', start: 0, end: 1 });
+    expect(recordsOf([result], 'areal', { constrained: 'mask' })).toEqual([]);
+  });
+
+  it('has the reward of each reply on its last token for verl and SkyRL, when these are requested', () => {
+    const result = withReplies(made(0, 'completed', [[1, 1, 0, 1]]), [0.25, null], [2, 4]);
+    const padding = { prompt_length: 2, response_length: 5, pad_token_id: 0 };
+    expect(recordsOf([result], 'verl_batch', { options: { ...padding, rewards: 'replies' } })).toMatchObject([
+      { rm_scores: [[0, 0.25, 0, 0.5, 0]] },
+    ]);
+    expect(recordsOf([result], 'skyrl', { options: { rewards: 'replies' } })).toMatchObject([
+      { rewards: [[0, 0.25, 0, 0.5]] },
+    ]);
+    expect(recordsOf([result], 'skyrl', { options: {} })).toMatchObject([{ rewards: [0.5] }]);
+  });
+
+  it.each(['areal', 'trl_async', 'verl'] as const)(
+    'leaves traces with tokens of an unknown version out of %s',
+    (format) => {
+      const known = versioned('v3');
+      const unknown = made(2, 'completed', [[1, 1]]);
+      const [trace] = unknown.trajectory?.traces ?? [];
+      trace?.version_spans.splice(0, 1, { version: 'v3', start: 0, end: 1 }, { version: null, start: 1, end: 2 });
+      expect(recordsOf([known, unknown], format, { advantages: 'grpo' })).toHaveLength(1);
+      expect(() => recordsOf([unknown], format, { advantages: 'grpo' })).toThrow('the policy version is unknown');
+    },
+  );
+
   it('makes a step of each reply for rLLM, with everything before the reply as its prompt', () => {
     const [episode] = recordsOf([made(0, 'completed', [[1, 0, 1, 1]])], 'rllm');
     expect(episode.trajectories[0].steps).toMatchObject([
       { prompt_ids: [10, 11], response_ids: [20], logprobs: [-1], reward: 0, done: false },
       { prompt_ids: [10, 11, 20, 21], response_ids: [22, 23], logprobs: [-1, -1], reward: 0.5, done: true },
     ]);
+  });
+
+  it('gives NeMo-RL the experts of each message, and -1 where the engine reported none', () => {
+    const result = withExperts(made(0, 'completed', [[1, 0, 1]]), 1, [5, 6, 7]);
+    const [{ message_log: log }] = recordsOf([result], 'nemo_rl');
+    const rows = log.map(({ routed_experts: experts }: Fields) => [experts.shape, int16(experts.data)]);
+    expect(rows).toEqual([
+      [
+        [2, 1, 1],
+        [-1, 5],
+      ],
+      [[1, 1, 1], [6]],
+      [[1, 1, 1], [7]],
+      [[1, 1, 1], [-1]],
+    ]);
+    const [{ message_log: plain }] = recordsOf([made(0, 'completed', [[1]])], 'nemo_rl');
+    expect(plain.map((message: Fields) => message.routed_experts)).toEqual([null, null]);
+  });
+
+  it('gives the last step of rLLM the experts of all tokens before its end', () => {
+    const [episode] = recordsOf([withExperts(made(0, 'completed', [[1, 0, 1]]), 0, [4, 5, 6, 7])], 'rllm');
+    const [first, last] = episode.trajectories[0].steps;
+    expect(first.routing_matrices).toBeNull();
+    expect(JSON.parse(last.routing_matrices[0])).toEqual({ shape: [1, 1], dtype: 'int16' });
+    expect(int16(last.routing_matrices[1])).toEqual([4, 5, 6, 7, 0]);
+    const [partly] = recordsOf([withExperts(made(0, 'completed', [[1, 0, 1]]), 1, [5, 6, 7])], 'rllm');
+    expect(partly.trajectories[0].steps.at(-1).routing_matrices).toBeNull();
+  });
+
+  it('makes a choice of each reply for ART, with the ids of everything before it, and a history of each trace', () => {
+    const two = made(0, 'completed', [
+      [1, 0, 1, 1, 0],
+      [1, 1],
+    ]);
+    const [trajectory] = recordsOf([two], 'art');
+    expect(trajectory).toMatchObject({
+      messages_and_choices: [
+        { prompt_token_ids: [10, 11], token_ids: [20], compact_logprobs: [-1] },
+        { prompt_token_ids: [10, 11, 20, 21], token_ids: [22, 23], compact_logprobs: [-1, -1] },
+      ],
+      additional_histories: [{ messages_and_choices: [{ prompt_token_ids: [10, 11], token_ids: [20, 21] }] }],
+      reward: 0.5,
+      metadata: { session_id: two.session_id, group_id: two.task_id, sample_index: 0 },
+    });
+    const sequences = artSequences(trajectory).map(({ ids, mask }) => [ids, mask]);
+    expect(sequences).toEqual([
+      [
+        [10, 11, 20, 21, 22, 23],
+        [0, 0, 1, 0, 1, 1],
+      ],
+      [
+        [10, 11, 20, 21],
+        [0, 0, 1, 1],
+      ],
+    ]);
+  });
+
+  it('gives ART a masked sample without choices, since its reward counts in the mean of the group', () => {
+    const [trajectory] = recordsOf([made(0, 'agent_timeout', [[1, 1], [1]])], 'art');
+    expect(trajectory).toMatchObject({
+      messages_and_choices: [],
+      additional_histories: [{ messages_and_choices: [] }],
+      reward: 0.5,
+    });
+  });
+
+  it('gives ART the oldest and the newest version as steps, and null where a version names none', () => {
+    const result = made(0, 'completed', [[1, 1]]);
+    const [trace] = result.trajectory?.traces ?? [];
+    const versions = (...names: (string | null)[]) => {
+      trace?.version_spans.splice(0, 2, ...names.map((version, at) => ({ version, start: at, end: at + 1 })));
+      const [{ initial_policy_version: initial, final_policy_version: final }] = recordsOf([result], 'art');
+      return [initial, final];
+    };
+    expect(versions('step-7', 'step-9')).toEqual([7, 9]);
+    expect(versions('step-7', 'main')).toEqual([null, null]);
+    expect(versions('step-7', null)).toEqual([null, null]);
+  });
+
+  it('gives ART the components of a reward that are numbers', () => {
+    const result = { ...made(0, 'completed', [[1]]), reward_components: { tests: 1, style: null } };
+    expect(recordsOf([result], 'art')).toMatchObject([{ metrics: { tests: 1 } }]);
+    expect(recordsOf([result], 'art')[0].metrics).not.toHaveProperty('style');
+  });
+
+  it('refuses a sample without a reward for ART, whose reward is a number', () => {
+    const result = { ...made(0, 'completed', [[1]]), reward: null };
+    expect(() => recordsOf([result], 'art')).toThrow(/session .* has no reward, which the format art needs/);
   });
 
   it('names the ranges of trained tokens for OpenRLHF', () => {
@@ -359,6 +547,12 @@ function made(index: number, outcome: Outcome, masks: readonly (readonly number[
     metadata: {},
   }));
   return { ...summary, trajectory: { images: {}, traces } as unknown as Trajectory };
+}
+
+/** Gives the replies of the only trace rewards of the evaluator. */
+function withReplies(result: SessionResult, rewards: readonly (number | null)[], ends = [1, 3]): SessionResult {
+  Object.assign(result.trajectory?.traces[0]?.metadata ?? {}, { step_rewards: rewards, step_ends: ends });
+  return result;
 }
 
 /** Makes a result with one trained token that this policy version sampled. */

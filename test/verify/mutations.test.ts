@@ -2,7 +2,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { packageRoot } from '../../src/core/package-root.ts';
-import { MUTATIONS, withDefect } from '../../verify/mutations/defects.ts';
+import { MUTATIONS } from '../../verify/mutations/defects.ts';
+import { withDefect } from '../../verify/mutations/mutation.ts';
 
 it.each(MUTATIONS)('the defect "$name" can be planted in the current source', (mutation) => {
   const source = readFileSync(join(packageRoot(), mutation.file), 'utf8');

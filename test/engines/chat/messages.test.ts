@@ -2,13 +2,13 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { ReplyDelta } from '../../../src/core/reply.ts';
 import { SentDeltas } from '../../../src/dialects/reply-stream.ts';
+import { parseHermes } from '../../../src/engines/chat/hermes.ts';
 import {
   assistantMessage,
   contentWithCalls,
   MessageBuilder,
   toolCallsFrom,
 } from '../../../src/engines/chat/messages.ts';
-import { parseHermes } from '../../../src/engines/llama-cpp/hermes.ts';
 import type { AssistantMessage } from '../../../src/schema/index.ts';
 
 type Piece =

@@ -27,9 +27,8 @@ const refuse = (received: Received, status: number, error: object, headers = {})
   json(received.response, status, { error }, headers);
 
 async function connect(over: object = {}): Promise<Engine> {
-  engine = await createOpenaiEngine(engineSpecSchema.parse({ kind: 'openai', base_url: server.baseUrl, ...over }), {
-    clock: systemClock,
-  });
+  const spec = engineSpecSchema.parse({ kind: 'openai', base_url: server.baseUrl, token_ids: 'off', ...over });
+  engine = await createOpenaiEngine(spec, { clock: systemClock });
   return engine;
 }
 
@@ -57,7 +56,9 @@ describe('connecting', () => {
       capabilities: {
         token_ids: false,
         token_input: 'none',
-        notes: ['no token ids: its replies are not trained on'],
+        notes: [
+          'no token ids, so that its replies are not trained on: they are not requested, because token_ids is off',
+        ],
         template: { close_ids: [] },
       },
     });

@@ -1,12 +1,21 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type Candidate, type ChoicePolicy, choicePolicy } from '../../../src/engines/pool/choice-policies.ts';
-import { isLocal } from '../../../src/engines/pool/member.ts';
-import { enginePolicySchema } from '../../../src/schema/index.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import {
+  type Candidate,
+  type ChoicePolicy,
+  choicePolicy,
+  type Distance,
+} from '../../../src/engines/pool/choice-policies.ts';
+import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
+import { distanceBetween, isLocal } from '../../../src/engines/pool/member.ts';
+import { enginePolicySchema, type Place } from '../../../src/schema/index.ts';
+import { never, REQUEST, specOf, ToyEngine } from './toy-engine.ts';
 
-type Server = { id: string; local: boolean; inflight: number };
+type Server = { id: string; distance: Distance; inflight: number };
 
-const server = (id: string, inflight = 0, local = false): Server => ({ id, local, inflight });
+const server = (id: string, inflight = 0, distance: Distance = 3): Server => ({ id, distance, inflight });
+const distances = fc.constantFrom<Distance>(0, 1, 2, 3);
 
 function joined(policy: ChoicePolicy, servers: readonly Candidate[]): ChoicePolicy {
   for (const one of servers) policy.joined(one);
@@ -20,10 +29,10 @@ describe.each(enginePolicySchema.options)('%s', (name) => {
   it('picks one of the free engines', () => {
     fc.assert(
       fc.property(
-        fc.array(fc.record({ inflight: fc.nat(20), local: fc.boolean(), free: fc.boolean() }), { minLength: 1 }),
+        fc.array(fc.record({ inflight: fc.nat(20), distance: distances, free: fc.boolean() }), { minLength: 1 }),
         fc.array(fc.string(), { minLength: 1 }),
         (facts, names) => {
-          const servers = facts.map(({ inflight, local }, i) => server(`e${i}`, inflight, local));
+          const servers = facts.map(({ inflight, distance }, i) => server(`e${i}`, inflight, distance));
           const policy = joined(choicePolicy(name), servers);
           const free = servers.filter((_, i) => facts[i]?.free);
           fc.pre(free.length > 0);
@@ -47,17 +56,18 @@ describe.each(enginePolicySchema.options)('%s', (name) => {
 });
 
 describe('least_in_flight', () => {
-  it('assigns a new session to an engine with the fewest calls, preferably on this host', () => {
+  it('assigns a new session to the nearest of the engines with the fewest calls', () => {
     fc.assert(
       fc.property(
-        fc.array(fc.record({ inflight: fc.nat(5), local: fc.boolean() }), { minLength: 1 }),
+        fc.array(fc.record({ inflight: fc.nat(5), distance: distances }), { minLength: 1 }),
         fc.string(),
         (facts, session) => {
-          const servers = facts.map(({ inflight, local }, i) => server(`e${i}`, inflight, local));
+          const servers = facts.map(({ inflight, distance }, i) => server(`e${i}`, inflight, distance));
           const picked = joined(choicePolicy('least_in_flight'), servers).pick(session, servers);
           const least = Math.min(...servers.map(({ inflight }) => inflight));
           expect(picked.inflight).toBe(least);
-          expect(picked.local).toBe(servers.some((one) => one.inflight === least && one.local));
+          const leastBusy = servers.filter(({ inflight }) => inflight === least);
+          expect(picked.distance).toBe(Math.min(...leastBusy.map(({ distance }) => distance)));
         },
       ),
     );
@@ -119,7 +129,7 @@ describe('assignment_count', () => {
   });
 
   it('prefers this host among equals, and does not send all calls to an engine that joins later', () => {
-    const [far, near, late] = [server('far'), server('near', 0, true), server('late')];
+    const [far, near, late] = [server('far'), server('near', 0, 0), server('late')];
     const policy = joined(choicePolicy('assignment_count'), [far, near]);
     expect(policy.pick('s', [far, near])).toBe(near);
     for (let i = 0; i < 10; i++) policy.assigned('s', i % 2 === 0 ? near : far);
@@ -178,6 +188,75 @@ describe('consistent_hash', () => {
     const before = placed(joined(choicePolicy('consistent_hash'), servers), servers);
     for (const { id } of servers) expect(before.filter((picked) => picked === id).length).toBeGreaterThan(50);
   });
+});
+
+describe.each(enginePolicySchema.options)('prefer_local with %s', (name) => {
+  const [host, rack, zone, far] = [
+    server('host', 9, 0),
+    server('rack', 9, 1),
+    server('zone', 9, 2),
+    server('far', 0, 3),
+  ];
+  const all = [far, zone, rack, host];
+
+  it('uses engines of this host, then of its rack, then of its zone, while they are free', () => {
+    const policy = joined(choicePolicy(name, 'prefer_local'), all);
+    for (const session of sessions.slice(0, 50)) {
+      expect(policy.pick(session, all)).toBe(host);
+      expect(policy.pick(session, [far, zone, rack])).toBe(rack);
+      expect(policy.pick(session, [far, zone])).toBe(zone);
+      expect(policy.pick(session, [far])).toBe(far);
+    }
+  });
+
+  it('lets a session that was moved choose among all engines up to that distance, and no farther one', () => {
+    const policy = joined(choicePolicy(name, 'prefer_local'), all);
+    for (const session of sessions.slice(0, 50)) policy.assigned(session, rack);
+    const picked = new Set(sessions.slice(0, 50).map((session) => policy.pick(session, all).id));
+    expect([...picked].every((id) => id === 'host' || id === 'rack')).toBe(true);
+    for (const session of sessions.slice(0, 50)) {
+      policy.assigned(session, host);
+      expect(policy.pick(session, all)).toBe(host);
+    }
+  });
+});
+
+it('keeps a session on the engine of its rack to which it was moved, when an engine of the host is free again', () => {
+  const [host, rack] = [server('host', 0, 0), server('rack', 2, 1)];
+  const policy = joined(choicePolicy('least_in_flight', 'prefer_local'), [host, rack]);
+  policy.assigned('ses_1', rack);
+  expect(policy.pick('ses_1', [host, rack])).toBe(rack);
+  expect(policy.pick('ses_2', [host, rack])).toBe(host);
+});
+
+it.each<[Distance, Partial<Place>, Partial<Place>]>([
+  [1, { rack: 'r1' }, { rack: 'r1' }],
+  [1, { rack: 'r1', zone: 'z1' }, { rack: 'r1' }],
+  [1, { rack: 'r1', zone: 'z1' }, { rack: 'r1', zone: 'z1' }],
+  [3, { rack: 'r1', zone: 'z1' }, { rack: 'r1', zone: 'z2' }],
+  [2, { rack: 'r1', zone: 'z1' }, { rack: 'r2', zone: 'z1' }],
+  [2, { zone: 'z1' }, { rack: 'r2', zone: 'z1' }],
+  [3, { rack: 'r1' }, { rack: 'r2' }],
+  [3, {}, {}],
+  [3, {}, { rack: 'r1', zone: 'z1' }],
+])('distanceBetween returns %d for %j and %j', (distance, one, other) => {
+  const place = (fields: Partial<Place>): Place => ({ rack: null, zone: null, ...fields });
+  expect(distanceBetween(place(one), place(other))).toBe(distance);
+  expect(distanceBetween(place(other), place(one))).toBe(distance);
+});
+
+it('compares the place of an engine to that of the node', async () => {
+  const specs = [specOf('far'), specOf('near', { place: { rack: 'r1', zone: null } })];
+  const pools = await createEnginePools(specs, {
+    clock: new VirtualClock(),
+    locality: 'prefer_local',
+    place: { rack: 'r1', zone: null },
+    connect: async (spec) => new ToyEngine(spec.engine_id ?? ''),
+  });
+  for (const sessionId of sessions.slice(0, 20)) {
+    expect((await pools.generate({ ...REQUEST, sessionId }, never())).engineId).toBe('near');
+  }
+  await pools.close();
 });
 
 it.each([

@@ -68,7 +68,7 @@ async function previewed(message: Json, chunk: (reply: Json) => unknown = (reply
   const listener = { started: () => {}, delta: (delta: unknown) => void deltas.push(delta) };
   const request = { ...tokenRequest(), prompt: { ids: Int32Array.of(1), json: Buffer.from('1') } };
   const signal = new AbortController().signal;
-  const preview = new ReplyPreview({ reader, request, context: CONTEXT, listener, showsText: true, signal });
+  const preview = new ReplyPreview({ reader, clock, request, context: CONTEXT, listener, showsText: true, signal });
   for (const count of [20, 100]) {
     preview.take(new Array<number>(count).fill(7));
     await reader.last.catch(() => {});
@@ -77,6 +77,87 @@ async function previewed(message: Json, chunk: (reply: Json) => unknown = (reply
   await preview.end();
   return { deltas, requests: callsOf(server, DERENDER).length };
 }
+
+/** A reader whose previews end when the test ends them. */
+class SteppedReader extends MessageReader {
+  readonly counts: number[] = [];
+  /** The text that the parsers find. */
+  content = '';
+  private finish: () => void = () => {};
+
+  override preview(...[, ids]: Parameters<MessageReader['preview']>): ReturnType<MessageReader['preview']> {
+    this.counts.push(ids.length);
+    return new Promise((resolve) => {
+      const { content } = this;
+      const streamed = { reasoning: '', text: content, hasCalls: false };
+      this.finish = () => resolve({ streamed, whole: { role: 'assistant', content } });
+    });
+  }
+
+  async end(): Promise<void> {
+    this.finish();
+    await new Promise(setImmediate);
+  }
+}
+
+function steppedPreview(time: VirtualClock): { preview: ReplyPreview; reader: SteppedReader } {
+  const reader = new SteppedReader(client, FACTS, time);
+  const request = { ...tokenRequest(), prompt: { ids: Int32Array.of(1), json: Buffer.from('1') } };
+  const listener = { started: () => {}, delta: () => {} };
+  const signal = new AbortController().signal;
+  const deps = { reader, clock: time, request, context: CONTEXT, listener, showsText: true, signal };
+  return { preview: new ReplyPreview(deps), reader };
+}
+
+const idsOf = (count: number): number[] => new Array<number>(count).fill(7);
+
+describe('the number of ids of each preview', () => {
+  it('is 1 at first, and that of every chunk or a quarter more until something is shown', async () => {
+    const { preview, reader } = steppedPreview(new VirtualClock());
+    for (let count = 1; count <= 801; count += 4) {
+      preview.take(idsOf(count));
+      await reader.end();
+    }
+    await preview.end();
+    expect(reader.counts.slice(0, 9)).toEqual([1, 5, 9, 13, 17, 25, 33, 45, 57]);
+    expect(reader.counts.reduce((sum, count) => sum + count, 0) / 801).toBeLessThan(5);
+  });
+
+  it('grows by 16 and then by a quarter once something is shown', async () => {
+    const { preview, reader } = steppedPreview(new VirtualClock());
+    for (let count = 1; count <= 201; count += 4) {
+      if (count === 5) reader.content = 'Hello.';
+      preview.take(idsOf(count));
+      await reader.end();
+    }
+    await preview.end();
+    expect(reader.counts).toEqual([1, 5, 21, 37, 53, 69, 89, 113, 145, 185]);
+  });
+
+  it('is that of the chunk after a preview that took longer than a chunk', async () => {
+    const { preview, reader } = steppedPreview(new VirtualClock());
+    for (const count of [1, 5, 9]) preview.take(idsOf(count));
+    await reader.end();
+    preview.take(idsOf(13));
+    await reader.end();
+    await preview.end();
+    expect(reader.counts).toEqual([1, 13]);
+  });
+
+  it('is not awaited longer than ten seconds in a long reply', async () => {
+    const time = new VirtualClock();
+    const { preview, reader } = steppedPreview(time);
+    preview.take(idsOf(8_000));
+    await reader.end();
+    time.advance(9_999);
+    preview.take(idsOf(9_250));
+    time.advance(1);
+    preview.take(idsOf(9_251));
+    await reader.end();
+    await preview.end();
+    expect(reader.counts).toEqual([8_000, 9_251]);
+  });
+});
 
 const thinking = (text: string) => ({ kind: 'reasoning', text });
 const text = (shown: string) => ({ kind: 'text', text: shown });

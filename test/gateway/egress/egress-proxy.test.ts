@@ -8,8 +8,8 @@ import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { type EgressRules, parseTarget, refusalOf } from '../../../src/core/host-rules.ts';
 import { EgressProxy, type EgressRequest } from '../../../src/gateway/egress/egress-proxy.ts';
-import { type EgressRules, parseTarget, refusalOf } from '../../../src/gateway/egress/rules.ts';
 
 /** Addresses of the names in these tests. All other names do not exist. */
 const ADDRESSES: Readonly<Record<string, readonly string[]>> = {

@@ -9,6 +9,7 @@ import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
 import { type GatewayConfigInput, gatewayConfigSchema } from '../../../src/gateway/node/config.ts';
 import { type ControlListener, openControlListener } from '../../../src/gateway/node/control-listener.ts';
+import { nodeReports } from '../../../src/gateway/node/node-reports.ts';
 import { createGatewayMetrics } from '../../../src/observe/gateway-metrics.ts';
 import type { Logger } from '../../../src/observe/log.ts';
 import { ToyEngine } from '../../engines/pool/toy-engine.ts';
@@ -16,7 +17,7 @@ import { Authority, serialOf, whyNoCertificates } from '../../rollout/certificat
 import { describeIf } from '../../skip.ts';
 import { bench } from '../session-bench.ts';
 
-type Parts = Parameters<typeof openControlListener>[1];
+type Parts = Parameters<typeof nodeReports>[1];
 
 const SIZES = { init: 10, ready: 20, run: 30, postrun: 40 };
 const IN_USE = { init_inflight: 1, ready_depth: 2, run_inflight: 3, postrun_inflight: 4, postrun_queue_depth: 5 };
@@ -45,7 +46,6 @@ async function open(config: Partial<GatewayConfigInput> = {}, parts: Partial<Par
   const { attempt } = bench();
   const engines = [new ToyEngine('a', undefined, { metricsText: 'vllm:num_requests_running 6\n' })];
   const node = {
-    clock,
     agent: { live: () => [attempt] },
     engines: enginePoolsOf(engines, { clock }),
     pools: { policy: 'batch', sizes: SIZES, metrics: () => IN_USE },
@@ -55,7 +55,7 @@ async function open(config: Partial<GatewayConfigInput> = {}, parts: Partial<Par
     ...parts,
   };
   const log = { error: (...args: unknown[]) => void errors.push(args) } as unknown as Logger;
-  listener = await openControlListener(complete, node as unknown as Parts, log);
+  listener = await openControlListener(complete, nodeReports(complete, node as unknown as Parts), { clock, log });
   return listener;
 }
 

@@ -463,6 +463,40 @@ describe('heartbeats', () => {
     expect(calls.heartbeat - before).toBe(1);
   });
 
+  it('report the progress of sessions as often as the server allows, and other changes at once', async () => {
+    let attempt: Attempt | null = null;
+    const { calls } = start(
+      {
+        ...leasing(),
+        heartbeat: async ({ wait_seconds: seconds }, signal) => {
+          if (seconds > 0) return untilAborted(signal as AbortSignal);
+          return { ...NO_CHANGES, report_ms: 5_000 };
+        },
+      },
+      {
+        runSession: (begun: Attempt) => {
+          attempt = begun;
+          return untilAborted(begun.signal).catch(() => null);
+        },
+      },
+    );
+    const pass = async (ms: number): Promise<number> => {
+      const before = calls.heartbeat;
+      clock.advance(ms);
+      await settle();
+      return calls.heartbeat - before;
+    };
+    await agent?.start();
+    for (let i = 0; i < 50 && attempt === null; i++) await settle();
+    await pass(200);
+    const progress = (): void => (attempt as Attempt | null)?.recordCalls(1, 1, { role: 'assistant', content: 'x' });
+    progress();
+    expect([await pass(4_900), await pass(200)]).toEqual([0, 1]);
+    progress();
+    agent?.reportSoon();
+    expect([await pass(200), await pass(10_000)]).toEqual([1, 0]);
+  });
+
   it('that report changes are sent one at a time to a slow server, and include the last change', async () => {
     const answers: (() => void)[] = [];
     let slow = false;
@@ -544,7 +578,7 @@ describe('the logs and spans of a session', () => {
       tracer: recordingTracer(clock, (span) => spans.push(span)),
       runSession: async (attempt) => {
         attempt.enter('INIT');
-        attempt.recordCalls(1, 10);
+        attempt.recordCalls(1, 10, { role: 'assistant', content: 'Hello.' });
         attempt.enter('POSTRUN');
         attempt.stop('cancelled');
         return null;

@@ -204,7 +204,7 @@ describe('a task with a custom builder', () => {
     });
 
   it('is accepted when the server knows that nodes have the builder, whatever its configuration', () => {
-    const check = createTaskCheck(harnessRegistry(), evaluatorRegistry(), ['mine']);
+    const check = createTaskCheck(harnessRegistry(), evaluatorRegistry(), { customBuilders: ['mine'] });
     expect(() => check(task('mine', { any: 1 }))).not.toThrow();
     expect(() => check(task('mien'))).toThrow(expect.objectContaining({ code: 'unknown_builder' }));
     expect(() => check(task('step', { any: 1 }))).toThrow(expect.objectContaining({ code: 'schema_violation' }));

@@ -4,7 +4,7 @@ import type { Span } from '../../../src/core/tracing.ts';
 import type { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { Attempt } from '../../../src/gateway/session/attempt.ts';
 import type { Failure } from '../../../src/gateway/session/failure.ts';
-import type { SessionStatus, TaskRequestInput } from '../../../src/schema/index.ts';
+import type { AssistantMessage, SessionStatus, TaskRequestInput } from '../../../src/schema/index.ts';
 import { bench } from '../session-bench.ts';
 
 type Setting = {
@@ -119,7 +119,7 @@ describe('an attempt', () => {
   it('reports its progress, and each change of it', () => {
     const { attempt, changes } = setting();
     attempt.enter('INIT');
-    attempt.recordCalls(2, 50);
+    attempt.recordCalls(2, 50, { role: 'assistant', content: 'Done.' });
     attempt.enter('READY');
     expect(changes).toEqual(['INIT', null, 'READY']);
     expect(attempt.progress()).toEqual({
@@ -130,6 +130,20 @@ describe('an attempt', () => {
       sampled_tokens: 50,
     });
     expect(attempt.names).toEqual({ task_id: 'tsk_1', session_id: 'ses_1', attempt: 3, epoch: 4 });
+  });
+
+  it('reports the beginning of a new reply to one heartbeat: its text, else its tool call, else its thinking', () => {
+    const { attempt } = setting();
+    const reply = (fields: Partial<AssistantMessage>): string | undefined => {
+      attempt.recordCalls(1, 1, { role: 'assistant', content: null, ...fields });
+      return attempt.report().last_reply;
+    };
+    const call = { id: 'c', type: 'function' as const, function: { name: 'move', arguments: '{"to":1}' } };
+    expect(reply({ content: ' Hello. ', tool_calls: [call] })).toBe('Hello.');
+    expect(reply({ content: '', tool_calls: [call], reasoning_content: 'hm' })).toBe('move {"to":1}');
+    expect(reply({ reasoning_content: 'hm' })).toBe('hm');
+    expect(reply({ content: 'x'.repeat(1000) })).toHaveLength(200);
+    expect(attempt.report()).not.toHaveProperty('last_reply');
   });
 
   it('shows the stall watch that a stage was entered or made progress', () => {

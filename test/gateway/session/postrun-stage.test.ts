@@ -212,6 +212,42 @@ function decoder(detokenize: Decoder['detokenize'], pool = 'default'): Decoder {
   };
 }
 
+describe('the policy versions of a session', () => {
+  it('are those of its first and its last sampled token', async () => {
+    const completions = drifted().completions.map((completion, i) => ({
+      ...completion,
+      versionSpans: completion.versionSpans.map((span) => ({ ...span, version: `v${i + 7}` })),
+    }));
+    const { attempt, deps } = bench({ session: { completions: () => completions } });
+    expect((await runSession(attempt, deps))?.summary.policy_versions).toEqual({ first: 'v7', last: 'v8' });
+  });
+
+  it('are null for a session without a model call', async () => {
+    const { attempt, deps } = bench();
+    expect((await runSession(attempt, deps))?.summary.policy_versions).toBeNull();
+  });
+});
+
+describe('the cost of a session', () => {
+  it('has its tokens, the CPU time of its process, and the bytes of all parts that are delivered', async () => {
+    const { completions } = drifted();
+    const { attempt, deps } = bench({ ...PACKED, session: { completions: () => completions } });
+    const result = await runSession(attempt, deps);
+    const sum = (of: (usage: (typeof completions)[number]['usage']) => number): number =>
+      completions.reduce((all, { usage }) => all + of(usage), 0);
+    const parts = [result?.trajectory, result?.completions, result?.artifacts];
+    expect(parts.every((part) => part != null)).toBe(true);
+    expect(result?.summary.cost).toEqual({
+      prompt_tokens: sum((usage) => usage.prompt_tokens),
+      sampled_tokens: sum((usage) => usage.completion_tokens),
+      engine_ms: result?.summary.calls?.engine_ms,
+      sandbox_ms: result?.summary.timing.total_ms,
+      node_cpu_ms: 1,
+      stored_bytes: parts.reduce((bytes, part) => bytes + (part?.length ?? 0), 0),
+    });
+  });
+});
+
 describe('drift at the end of a session', () => {
   it("is resolved by the engines of the task's pool", async () => {
     const { attempt } = bench({ task: { engine: { pool: 'policy' } } });
@@ -225,6 +261,28 @@ describe('drift at the end of a session', () => {
     expect(options.closeIds).toEqual([CLOSE]);
     expect(buildGraph(completions, options).nodes[1]?.drift).toBe('retokenized');
     expect(pools).toEqual(['policy ses_1', 'policy ses_1']);
+  });
+
+  it('is resolved by the engines of the pool that gave the reply', async () => {
+    const { attempt } = bench({ task: { engine: { pool: 'policy', extra_pools: ['large'] } } });
+    const { completions } = drifted();
+    const engineId = completions[0]?.engineId ?? '';
+    const pools = new Set<string>();
+    const { modeOf } = decoder(() => Promise.reject(new Error('unused')));
+    const engines: Decoder = {
+      info: () => [
+        { pool: 'policy', engine_id: 'other' } as EngineInfo,
+        { pool: 'large', engine_id: engineId } as EngineInfo,
+      ],
+      modeOf: () => modeOf('default', 'auto'),
+      async detokenize(_, { pool }) {
+        pools.add(pool);
+        return 'the same';
+      },
+    };
+    const options = await graphOptionsOf(attempt, completions, engines);
+    expect(buildGraph(completions, options).nodes[1]?.drift).toBe('retokenized');
+    expect([...pools]).toEqual(['large']);
   });
 
   it('stays unresolved when the pool has no engines', async () => {

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ContainerEngine } from '../../../src/runtimes/container/engine-api.ts';
 import { type RuntimeSpec, runtimeSpecSchema } from '../../../src/schema/index.ts';
 import { type ContainerBench, missingBackends, openWorkbench } from '../../runtimes/container-bench.ts';
-import { never, processesMentioning, uniqueSeconds } from '../../runtimes/workbench.ts';
+import { never, processesMentioning, uniqueSeconds, untilNone } from '../../runtimes/workbench.ts';
 import { describeIf } from '../../skip.ts';
 import { ask, closed, output, pool, prewarm, serve } from '../reuse-bench.ts';
 
@@ -35,7 +35,7 @@ describe.each(['docker', 'podman', 'apptainer'] as const)('%s', (backend) => {
       expect(await opened.bench.sessionDirs()).toEqual([]);
     }
 
-    it('has the workdir as prepared, its own services and the proxy of its present session', async () => {
+    it('has the workdir as prepared, its own services and the proxy of its present session', async ({ signal }) => {
       const { begin, end, reused, events } = pool(opened.bench, backend);
       const seconds = uniqueSeconds();
       const hidden = uniqueSeconds();
@@ -62,7 +62,7 @@ describe.each(['docker', 'podman', 'apptainer'] as const)('%s', (backend) => {
       }
       expect(events).toEqual(['started', 'reused', 'reused']);
       await reused.close();
-      expect(await processesMentioning(seconds)).toEqual([]);
+      await untilNone(seconds, signal);
       expect(await opened.bench.sessionDirs()).toEqual([]);
     }, 60_000);
 

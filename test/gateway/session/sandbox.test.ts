@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { Sandboxes, StartLimits } from '../../../src/gateway/session/sandbox.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
 import type { RuntimeProblem, RuntimeProvider } from '../../../src/runtimes/runtime.ts';
@@ -37,6 +38,60 @@ describe('StartLimits', () => {
     await expect(late).rejects.toThrow('cancelled');
     (await limits.acquire('local', never))();
     expect(limits.counts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
+  });
+});
+
+describe('StartLimits with a rate', () => {
+  /** Requests `count` starts, and returns the times in milliseconds at which they were permitted. */
+  function request(limits: StartLimits, clock: VirtualClock, count: number, signal = never): number[] {
+    const times: number[] = [];
+    for (let i = 0; i < count; i++) {
+      const permitted = (): void => void times.push(clock.monotonicMs() - startMs);
+      limits.acquire('local', signal).then(permitted, () => {});
+    }
+    return times;
+  }
+
+  async function pass(clock: VirtualClock, ms: number): Promise<void> {
+    for (let passed = 0; passed < ms; passed += 100) {
+      await settle();
+      clock.advance(100);
+    }
+    await settle();
+  }
+
+  const clock = new VirtualClock();
+  const startMs = clock.monotonicMs();
+
+  it('spaces starts evenly, and those of other back ends not at all', async () => {
+    const limits = new StartLimits({}, { local: 2 }, clock);
+    const from = clock.monotonicMs() - startMs;
+    const times = request(limits, clock, 4);
+    await Promise.all([limits.acquire('bubblewrap', never), limits.acquire('bubblewrap', never)]);
+    await settle();
+    expect(limits.counts().get('local')).toEqual({ starting: 1, waiting: 3, limit: null });
+    await pass(clock, 1_500);
+    expect(times.map((ms) => ms - from)).toEqual([0, 500, 1_000, 1_500]);
+    expect(limits.counts().get('local')).toEqual({ starting: 4, waiting: 0, limit: null });
+    await pass(clock, 10_000);
+    // Time in which nothing started is not saved for a burst.
+    const again = request(limits, clock, 2);
+    await pass(clock, 1_000);
+    expect((again[1] ?? 0) - (again[0] ?? 0)).toBe(500);
+  });
+
+  it('loses no time to starts that were given up while they waited', async () => {
+    const limits = new StartLimits({ local: 10 }, { local: 1 }, clock);
+    const from = clock.monotonicMs() - startMs;
+    const givenUp = new AbortController();
+    const first = request(limits, clock, 1);
+    const times = request(limits, clock, 5, givenUp.signal);
+    await settle();
+    givenUp.abort(new Error('cancelled'));
+    const last = request(limits, clock, 1);
+    await pass(clock, 1_500);
+    expect([first, times, last].map((all) => all.map((ms) => ms - from))).toEqual([[0], [], [1_000]]);
+    expect(limits.counts().get('local')).toEqual({ starting: 2, waiting: 0, limit: 10 });
   });
 });
 

@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
-import { checkCallbackUrl, checkedLookup } from '../../../src/rollout/callbacks/address.ts';
+import { checkedLookup, checkOutboundUrl } from '../../../src/rollout/callbacks/address.ts';
 import { rolloutConfigSchema } from '../../../src/rollout/config.ts';
 import type { CallbackPost, CallbackTransport } from '../../../src/rollout/index.ts';
 import type { Lease, TaskRequestInput, TaskResult } from '../../../src/schema/index.ts';
@@ -469,7 +469,7 @@ describe('CallbackDelivery', () => {
       [listed, 'https://trainer.example/x'],
       [named, 'http://127.0.0.1:9/x'],
     ])('are accepted: configuration %o, URL %s', (config, url) => {
-      expect(() => checkCallbackUrl(config, url)).not.toThrow();
+      expect(() => checkOutboundUrl(config, url, 'callback_url')).not.toThrow();
     });
 
     it.each([
@@ -517,7 +517,9 @@ describe('CallbackDelivery', () => {
       [open, 'http://user:secret@trainer.example/'],
       [listed, 'http://127.0.0.1/'],
     ])('are refused: configuration %o, URL %s', (config, url) => {
-      expect(() => checkCallbackUrl(config, url)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+      expect(() => checkOutboundUrl(config, url, 'callback_url')).toThrow(
+        expect.objectContaining({ code: 'schema_violation' }),
+      );
     });
 
     it('are checked after the name was resolved, and only checked addresses are connected to', async () => {

@@ -42,7 +42,8 @@ describe('each call', () => {
 
   it('changes nothing for a viewer', () => {
     for (const route of Object.values<RouteSpec>(API)) {
-      if (route.method !== 'GET') expect(route.roles).not.toContain('viewer');
+      // The texts of tokens are computed from the body, which is too long for a query.
+      if (route.method !== 'GET' && route !== API.tokenTexts) expect(route.roles).not.toContain('viewer');
     }
   });
 

@@ -43,6 +43,25 @@ describe('the server', () => {
     expect((await submit(task())).body.task_id).not.toBe((await submit(task())).body.task_id);
   });
 
+  it('submits a task again as a new one, without its key and its callback', async () => {
+    const callback = { callback_url: 'http://127.0.0.1:9/done', idempotency_key: 'k' };
+    const first = await submit(task({ num_samples: 2, metadata: { a: 1 }, ...callback }));
+    const path = `/rollout/task/${first.body.task_id}/repeat`;
+    const ids = [first.body.task_id];
+    for (let repeats = 1; repeats <= 2; repeats++) {
+      const { status, body } = await caller.call<SubmitReply>('POST', path);
+      expect({ status, body }).toMatchObject({ status: 200, body: { status: 'running', duplicate: false } });
+      expect(body.session_ids).toHaveLength(2);
+      expect(ids).not.toContain(body.task_id);
+      ids.push(body.task_id);
+    }
+    const { store } = await bench.open();
+    const stored = await store.read(({ tasks }) => tasks.get(ids[2] ?? ''));
+    expect(stored).toMatchObject({ callback_url: null, idempotency_key: null });
+    expect(JSON.parse(stored?.request ?? '{}')).toMatchObject({ num_samples: 2, metadata: { a: 1 } });
+    expect(await caller.call('POST', '/rollout/task/absent/repeat')).toMatchObject({ status: 404 });
+  });
+
   it('refuses a different body under a used id or key as a conflict, and changes nothing', async () => {
     await submit(task({ task_id: 'mine', idempotency_key: 'k' }));
     for (const other of [

@@ -88,9 +88,10 @@ describe('a scenario file', () => {
   it('is read as YAML or JSON, and the error names an unreadable file', async () => {
     const path = join(tmpdir(), `floe-scenario-${process.pid}.json`);
     await writeFile(path, JSON.stringify(withReply([{ think: 3 }])));
-    const scenarios = await loadScenarios(['examples/scenarios/failing-test.yaml', path]);
-    expect(scenarios.map(({ name }) => name)).toEqual(['failing-test', 's']);
-    expect(scenarios[1]?.rules[0]?.reply[0]?.think).toEqual({ text: '', noise: 3 });
+    const examples = ['examples/scenarios/failing-test.yaml', 'examples/scenarios/sums.yaml'];
+    const scenarios = await loadScenarios([...examples, path]);
+    expect(scenarios.map(({ name }) => name)).toEqual(['failing-test', 'sums', 's']);
+    expect(scenarios[2]?.rules[0]?.reply[0]?.think).toEqual({ text: '', noise: 3 });
     await expect(loadScenarios(['no/such.yaml'])).rejects.toThrow(/scenario file no\/such\.yaml/);
   });
 });

@@ -15,7 +15,7 @@ beforeEach(async () => {
   timeline = new Timeline();
   const plan = { ...createPlan(1), isFaultless: false };
   let rules: CommitRules | null = null;
-  const disk = new SimDisk(timeline, new SeededRandom(1), (changes) => rules?.check(changes));
+  const disk = new SimDisk(timeline, new SeededRandom(1), (changes) => rules?.check(changes), plan.syncMs);
   database = new MemoryDatabase(disk);
   rules = new CommitRules(timeline, database.state, new History(timeline), plan);
   await commit(async (tables) => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { parseHermes } from '../../../src/engines/llama-cpp/hermes.ts';
+import { parseHermes } from '../../../src/engines/chat/hermes.ts';
 
 const parse = (text: string, over: object = {}) =>
   parseHermes(text, { thinking: true, opensThinking: false, calls: true, callId: (index) => `call_${index}`, ...over });

@@ -1,0 +1,3 @@
+import { counter } from './kept-counter.js';
+
+export default counter('node');
