@@ -4,8 +4,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { packageRoot } from '../../src/core/package-root.ts';
+import { seededRandom } from '../../src/core/random.ts';
 import { parseSource, type SourceFile } from '../../tools/lint/source.ts';
-import { seededRandom } from '../../tools/seeded-random.ts';
 
 const FOLDERS = ['src', 'verify', 'bench', 'tools', 'test'];
 /** Matches comments that are directives for tools such as biome. They are not drawn. */

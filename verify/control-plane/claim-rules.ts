@@ -72,8 +72,9 @@ export class ClaimRules {
     }
     const task = this.state.tasks.get(after.task_id);
     if (task?.status !== 'running') this.fail('claims', `${id} was leased although its task is ${task?.status}`);
-    for (const other of this.state.sessions.values()) {
-      if (other.trainer !== before.trainer || other.priority <= before.priority) continue;
+    // The queue is ordered by priority, so only its beginning can have sessions with a higher one.
+    for (const other of this.state.queue.of(before.trainer)) {
+      if (other.priority <= before.priority) break;
       if (isDue(other, nowMs, after.node_id)) {
         this.fail('priority', `${id} was leased before ${other.session_id}, which has a higher priority`);
       }
@@ -114,12 +115,11 @@ export class ClaimRules {
    */
   private checkFairness({ trainer, node_id }: SessionRow, nowMs: number): void {
     this.starving.delete(trainer);
-    const busy = new Set<string>();
-    const waiting = new Set<string>();
-    for (const row of this.state.sessions.values()) {
-      if (row.lease_expires_ms !== null) busy.add(row.trainer);
-      else if (isDue(row, nowMs, node_id)) waiting.add(row.trainer);
-    }
+    const { leasedByTrainer, queue } = this.state;
+    const busy = new Set(leasedByTrainer.values());
+    const waiting = new Set(
+      [...queue.values()].filter((name) => queue.of(name).some((row) => isDue(row, nowMs, node_id))),
+    );
     // Ends the recorded wait of a trainer that has a leased session, has nothing to lease, or has too many uncollected results and
     // therefore must get no session.
     for (const name of [...this.starving.keys()]) {

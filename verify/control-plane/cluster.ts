@@ -15,7 +15,7 @@ type EngineState = 'healthy' | 'failing' | 'hanging';
 export class SimCluster {
   readonly plan: Plan;
   readonly random: SeededRandom;
-  readonly timeline = new Timeline();
+  readonly timeline: Timeline;
   readonly network: Network;
   readonly database: SimDatabase;
   readonly blobFiles: BlobFiles = { blobs: new Map(), putFailureRate: 0 };
@@ -32,11 +32,12 @@ export class SimCluster {
 
   constructor(plan: Plan, random: SeededRandom) {
     this.plan = plan;
+    this.timeline = new Timeline(plan.maxEvents);
     this.random = random;
     this.network = new Network(this.timeline, random.fork());
     this.history = new History(this.timeline);
     const onCommit = (changes: readonly RowChange[]): void => this.rules.check(changes);
-    const disk = new SimDisk(this.timeline, random.fork(), onCommit);
+    const disk = new SimDisk(this.timeline, random.fork(), onCommit, plan.syncMs);
     this.database = { rows: new MemoryDatabase(disk), disk, isReachable: true };
     this.rules = new CommitRules(this.timeline, this.database.rows.state, this.history, plan);
   }

@@ -1,10 +1,11 @@
 import { OUTCOMES } from '../../src/core/outcomes.ts';
 import { isTerminal } from '../../src/core/session-state.ts';
 import type { SessionSummary, TaskRequest } from '../../src/schema/index.ts';
-import type { CallbackRow, DeliveryRow, NodeRow, ResultRow, SessionRow, TaskRow } from '../../src/store/rows.ts';
+import type { FactRow } from '../../src/store/facts.ts';
+import type { CallbackRow, DeliveryRow, NodeRow, SessionRow, TaskRow } from '../../src/store/rows.ts';
 import { ClaimRules } from './claim-rules.ts';
 import type { History } from './history.ts';
-import type { MemoryState, RowChange } from './memory-store/state.ts';
+import type { MemoryState, RowChange, StoredResult } from './memory-store/state.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 
@@ -13,7 +14,7 @@ type Change<Row> = { readonly before: Row | undefined; readonly after: Row | und
 /** Checks the changes of every committed transaction against floe's invariants, such as: a session ends once, with one result. */
 export class CommitRules {
   /** All results that were ever committed, by cursor. Results that floe removed from the database later stay in this map. */
-  readonly results = new Map<number, ResultRow>();
+  readonly results = new Map<number, StoredResult>();
   /** Ids of tasks that floe removed from the database after they had ended. */
   readonly removedTasks = new Set<string>();
   readonly claims: ClaimRules;
@@ -43,7 +44,7 @@ export class CommitRules {
     const of = <Row>(name: string): Map<string, Change<Row>> =>
       (tables.get(name) ?? new Map()) as Map<string, Change<Row>>;
     const deliveries = [...of<DeliveryRow>('deliveries').values()];
-    for (const change of of<ResultRow>('results').values()) this.checkResult(change);
+    for (const change of of<StoredResult>('results').values()) this.checkResult(change);
     this.claims.updateHeldBack();
     const changedTasks = new Set<string>();
     for (const change of of<SessionRow>('sessions').values()) {
@@ -58,6 +59,7 @@ export class CommitRules {
     for (const taskId of changedTasks) this.checkCounters(taskId);
     for (const change of deliveries) this.checkDelivery(change);
     for (const change of of<CallbackRow>('callbacks').values()) this.checkCallback(change);
+    for (const change of of<FactRow>('session_facts').values()) this.checkFacts(change);
     for (const { before, after } of of<{ now_ms: number }>('service_time').values()) {
       if (before !== undefined && after !== undefined && after.now_ms < before.now_ms) {
         this.fail('service time', `moved back from ${before.now_ms} to ${after.now_ms}`);
@@ -117,6 +119,10 @@ export class CommitRules {
         this.fail('leases', `${after.session_id} was taken from ${before.node_id} without a fault`);
       return;
     }
+    if (delivered.summary === null) {
+      this.fail('one result', `the delivery after which ${after.session_id} is retried has no summary`);
+      return;
+    }
     const summary = JSON.parse(delivered.summary) as SessionSummary;
     if (after.attempt === before.attempt)
       this.fail('attempts', `a failed attempt of ${after.session_id} was not counted`);
@@ -135,6 +141,7 @@ export class CommitRules {
       return;
     }
     const summary = JSON.parse(after.summary) as SessionSummary;
+    this.compareFacts(after, summary);
     if (OUTCOMES[summary.outcome].status !== after.status) {
       this.fail('one end', `${id} is ${after.status} with outcome ${summary.outcome}`);
     }
@@ -159,7 +166,41 @@ export class CommitRules {
     }
   }
 
-  private checkResult({ before, after }: Change<ResultRow>): void {
+  /** Reports a violation unless the transaction that ended a session also added facts that equal its result. */
+  private compareFacts(row: SessionRow, summary: SessionSummary): void {
+    const id = row.session_id;
+    const facts = this.state.facts.get(id);
+    if (facts === undefined) {
+      this.fail('facts', `${id} ended without facts`);
+      return;
+    }
+    const expected = {
+      task_id: row.task_id,
+      trainer: row.trainer,
+      outcome: summary.outcome,
+      unusable: row.unusable,
+      reward: summary.reward,
+      attempt: summary.attempt,
+      turns: row.turns,
+      sampled_tokens: row.sampled_tokens,
+      trained_tokens: summary.trainable_tokens,
+    };
+    for (const [name, value] of Object.entries(expected) as [keyof typeof expected, string | number | null][]) {
+      if (facts[name] !== value) this.fail('facts', `${name} of the facts of ${id} is ${facts[name]}, not ${value}`);
+    }
+  }
+
+  /** Checks that facts belong to an ended session, never change, and are removed only together with their session. */
+  private checkFacts({ before, after }: Change<FactRow>): void {
+    const id = (after ?? before)?.session_id ?? '';
+    const session = this.state.sessions.get(id);
+    if (after === undefined && session !== undefined) this.fail('facts', `the facts of ${id} were removed before it`);
+    if (after === undefined) return;
+    if (before !== undefined) this.fail('facts', `the facts of ${id} changed`);
+    if (session === undefined || !isTerminal(session.status)) this.fail('facts', `${id} has facts and has not ended`);
+  }
+
+  private checkResult({ before, after }: Change<StoredResult>): void {
     if (after === undefined) {
       if (before?.collected === 0) this.fail('retention', `${before.session_id} was removed before it was collected`);
       return;
@@ -179,7 +220,7 @@ export class CommitRules {
   }
 
   /** Reports a violation when a result is marked as collected before a trainer has read it or received it in a callback. */
-  private checkCollected({ cursor, task_id: taskId, session_id: id }: ResultRow): void {
+  private checkCollected({ cursor, task_id: taskId, session_id: id }: StoredResult): void {
     for (const read of this.history.read.values()) if (read.has(cursor)) return;
     if (this.history.callbacks.get(taskId)?.some(({ acknowledged }) => acknowledged) === true) return;
     this.fail('collected', `cursor ${cursor}, ${id}, is marked as collected, but no trainer has received it`);
@@ -188,8 +229,7 @@ export class CommitRules {
   /** Checks that the transaction which registers a newer process of a node also requeues the sessions of the older process. */
   private checkNode({ before, after }: Change<NodeRow>): void {
     if (before === undefined || after === undefined || before.instance === after.instance) return;
-    for (const row of this.state.sessions.values()) {
-      if (row.node_id !== after.node_id || row.lease_expires_ms === null) continue;
+    for (const row of this.state.held.of(after.node_id)) {
       this.fail('takeover', `${row.session_id} is still leased to ${before.instance}`);
     }
   }
@@ -237,7 +277,7 @@ export class CommitRules {
   private checkCounters(taskId: string): void {
     const task = this.state.tasks.get(taskId);
     if (task === undefined) return;
-    const sessions = this.state.sessions.where((row) => row.task_id === taskId);
+    const sessions = this.state.sessionsByTask.of(taskId);
     const ended = sessions.filter((row) => isTerminal(row.status));
     const submitted = JSON.parse(task.request) as TaskRequest;
     const compare = (name: string, stored: number, actual: number): void => {

@@ -1,6 +1,7 @@
 import { isTerminal } from '../../src/core/session-state.ts';
-import type { SessionResult, SessionSummary } from '../../src/schema/index.ts';
+import type { SessionSummary } from '../../src/schema/index.ts';
 import type { SimCluster } from './cluster.ts';
+import type { ReadResult } from './history.ts';
 import type { MemoryState } from './memory-store/state.ts';
 import type { SimGateway } from './sim-gateway.ts';
 import type { SimTrainer } from './sim-trainer.ts';
@@ -95,6 +96,10 @@ function checkSessions(cluster: SimCluster): void {
         timeline.reportViolation('partials', `the partial result of ${key} was acknowledged, but is not stored`);
       }
     }
+    const facts = state.facts.get(id);
+    if (facts?.outcome !== summary.outcome || facts.reward !== summary.reward) {
+      timeline.reportViolation('facts', `${id} is ${summary.outcome}, and its facts are ${JSON.stringify(facts)}`);
+    }
     const ref = state.results.get(id)?.trajectory_ref ?? null;
     if (ref === null) continue;
     const blob = blobFiles.blobs.get(ref);
@@ -118,7 +123,7 @@ function checkSessions(cluster: SimCluster): void {
 /** Checks that a trainer has read all results that its plan lets it read, and that they equal the stored results. */
 function checkReads({ history, rules, timeline, database }: SimCluster, trainer: SimTrainer): void {
   const { plan } = trainer;
-  const seen = history.read.get(plan.name) ?? new Map<number, SessionResult>();
+  const seen = history.read.get(plan.name) ?? new Map<number, ReadResult>();
   for (const [cursor, result] of rules.results) {
     // Skips results of tasks that the server removed. Delivery by callback counts as collection, so the server may remove a task before a
     // slow trainer has read its results.

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import type { Lease, SessionResult, TaskRequest } from '../../src/schema/index.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
@@ -7,6 +8,9 @@ type Submission = {
   readonly sessionIds: readonly string[];
   readonly request: TaskRequest;
 };
+
+/** What the checks need of a result that a trainer has read. `digest` is equal for equal results. */
+export type ReadResult = Pick<SessionResult, 'outcome' | 'epoch'> & { readonly digest: string };
 
 type ReceivedCallback = { readonly key: string; readonly body: string; readonly acknowledged: boolean };
 
@@ -21,13 +25,15 @@ export class History {
   /** Ids of the tasks and sessions whose cancellation the server acknowledged. */
   readonly cancelled = new Set<string>();
   /** Results that trainers have read, by the name of the trainer and then by cursor. */
-  readonly read = new Map<string, Map<number, SessionResult>>();
+  readonly read = new Map<string, Map<number, ReadResult>>();
   /** Callbacks that trainers received, including those that they answered with an error, by task id. */
   readonly callbacks = new Map<string, ReceivedCallback[]>();
   /** Partial results that the server acknowledged. Each is identified by `<session id>/<lease epoch>` of its attempt. */
   readonly acknowledgedPartials = new Set<string>();
   /** Id of the node process that received the lease of a session. The key is `<session id>/<lease epoch>`. */
   private readonly holders = new Map<string, string>();
+  /** For each request that got leases, how long node and session waited for each other, in ms. */
+  readonly leaseWaitsMs: number[] = [];
   private readonly timeline: Timeline;
 
   constructor(timeline: Timeline) {
@@ -51,6 +57,15 @@ export class History {
     this.holders.set(key, instance);
   }
 
+  /**
+   * Records how long the node and a session waited for each other, in ms: since the request for leases was sent, or since the session that was
+   * queued last is queued, whichever is shorter.
+   */
+  addLeaseWait(requestMs: number, leases: readonly Lease[]): void {
+    if (leases.length === 0) return;
+    this.leaseWaitsMs.push(Math.min(requestMs, ...leases.map((lease) => lease.queued_ms)));
+  }
+
   holder(sessionId: string, epoch: number): string | undefined {
     return this.holders.get(`${sessionId}/${epoch}`);
   }
@@ -68,13 +83,14 @@ export class History {
 
   addReadResult(trainer: string, result: SessionResult): void {
     const cursor = result.cursor ?? 0;
-    const results = this.read.get(trainer) ?? new Map<number, SessionResult>();
+    const results = this.read.get(trainer) ?? new Map<number, ReadResult>();
     this.read.set(trainer, results);
+    const digest = createHash('sha1').update(JSON.stringify(result)).digest('base64');
     const before = results.get(cursor);
-    if (before !== undefined && JSON.stringify(before) !== JSON.stringify(result)) {
+    if (before !== undefined && before.digest !== digest) {
       this.timeline.reportViolation('stable results', `cursor ${cursor} was read with different contents`);
     }
-    results.set(cursor, result);
+    results.set(cursor, { outcome: result.outcome, epoch: result.epoch, digest });
   }
 
   addCallback(taskId: string, received: ReceivedCallback): void {

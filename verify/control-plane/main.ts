@@ -3,15 +3,20 @@
 //
 //   npm run verify -- simulate [--seeds N] [--from N] [--jobs N] [--planted [--only TEXT]] [--json]
 //   npm run verify -- simulate --seed N [--trace]     one simulation; --trace prints all its events
+//   npm run verify -- simulate --nodes N --sessions N [--replicas N] [--seed N] [--json]     one large cluster
 //
 // Prints "violations N" at the end. With --planted, it also simulates copies of floe with known defects, and the checks must catch each
 // defect; --only selects the defects whose name contains TEXT.
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
 import { systemClock } from '../../src/core/clock.ts';
+import { asFloeError } from '../../src/core/errors.ts';
 import { hunt } from './hunt.ts';
+import { simulateLarge } from './large-cluster.ts';
+import type { ClusterSize } from './large-plan.ts';
 import { type Failure, OWN_MODULE, simulateSeeds } from './seeds.ts';
 import { simulate } from './simulation.ts';
+import { wholeNumber } from './whole-number.ts';
 
 const { values: options } = parseArgs({
   options: {
@@ -22,9 +27,22 @@ const { values: options } = parseArgs({
     jobs: { type: 'string', default: String(availableParallelism()) },
     planted: { type: 'boolean', default: false },
     only: { type: 'string', default: '' },
+    nodes: { type: 'string' },
+    sessions: { type: 'string' },
+    replicas: { type: 'string', default: '3' },
     json: { type: 'boolean', default: false },
   },
 });
+
+/** Returns an option as a number. Ends the program with a message that names the option when it is not a whole number of at least `least`. */
+function numberOf(option: 'seeds' | 'from' | 'seed' | 'jobs' | 'nodes' | 'sessions' | 'replicas', least = 1): number {
+  try {
+    return wholeNumber(option, options[option] ?? '', least);
+  } catch (thrown) {
+    console.error(asFloeError(thrown).message);
+    process.exit(2);
+  }
+}
 
 /** Number of failing seeds after which a run ends early, because further failing seeds rarely show another defect. */
 const MAX_FAILURES = 10;
@@ -51,7 +69,7 @@ async function simulateOne(seed: number): Promise<number> {
 }
 
 /** Simulates the `count` seeds that start at `from`, and prints the failures. */
-async function simulateMany(from: number, count: number): Promise<{ seeds: number; violations: number }> {
+async function simulateMany(from: number, count: number, jobs: number): Promise<{ seeds: number; violations: number }> {
   const startMs = systemClock.monotonicMs();
   let printedMs = startMs;
   let printedFailures = 0;
@@ -59,7 +77,7 @@ async function simulateMany(from: number, count: number): Promise<{ seeds: numbe
     module: OWN_MODULE,
     from,
     count,
-    jobs: Number(options.jobs),
+    jobs,
     maxFailures: MAX_FAILURES,
     onProgress: (done, failed) => {
       // Prints each new failure as soon as it is known, so that it can be read before a long run ends.
@@ -79,14 +97,39 @@ async function simulateMany(from: number, count: number): Promise<{ seeds: numbe
   return { seeds, violations: failures.length };
 }
 
+/** Simulates one large cluster, prints its figures, and ends the program. */
+async function simulateCluster(size: ClusterSize): Promise<never> {
+  const { violation, events, virtualMs, figures } = await simulateLarge(size, print);
+  const { user, system } = process.cpuUsage();
+  if (violation !== null)
+    print(`\n${violation.invariant}: ${violation.message}\n${events.slice(-SHOWN_EVENTS).join('\n')}\n`);
+  print(`${(virtualMs / 1000).toFixed(0)} s of virtual time in ${((user + system) / 1e6).toFixed(0)} s of CPU time`);
+  const { nodes, sessions, replicas } = size;
+  const violations = violation === null ? 0 : 1;
+  const keys = { nodes, sessions, replicas, violations, ...figures };
+  for (const [name, value] of Object.entries(keys)) print(`${name.padEnd(24)} ${value}`);
+  print(`violations ${violations}`);
+  if (options.json) console.log(JSON.stringify(keys));
+  process.exit(violations);
+}
+
+if (options.nodes !== undefined || options.sessions !== undefined) {
+  await simulateCluster({
+    nodes: numberOf('nodes', 2),
+    sessions: numberOf('sessions', 2),
+    replicas: numberOf('replicas'),
+    seed: options.seed === undefined ? 1 : numberOf('seed'),
+  });
+}
 if (options.seed !== undefined) {
-  const violations = await simulateOne(Number(options.seed));
+  const violations = await simulateOne(numberOf('seed'));
   print(`violations ${violations}`);
   process.exit(violations === 0 ? 0 : 1);
 }
-const { seeds, violations } = await simulateMany(Number(options.from), Number(options.seeds));
+const jobs = numberOf('jobs');
+const { seeds, violations } = await simulateMany(numberOf('from'), numberOf('seeds'), jobs);
 const { planted, caught } = options.planted
-  ? await hunt({ jobs: Number(options.jobs), only: options.only, print })
+  ? await hunt({ jobs, only: options.only, print })
   : { planted: 0, caught: 0 };
 if (options.planted) print(`planted ${planted}, caught ${caught}`);
 print(`violations ${violations}`);

@@ -1,6 +1,6 @@
 import type { PoolSizes } from '../../src/gateway/node/config.ts';
 import type { RolloutConfigInput } from '../../src/rollout/config.ts';
-import type { NodeRegistration, TaskRequestInput } from '../../src/schema/index.ts';
+import type { Lease, NodeRegistration, TaskRequestInput } from '../../src/schema/index.ts';
 import { type NetworkFaults, RELIABLE_NETWORK } from './network.ts';
 import { SeededRandom } from './random.ts';
 import { type DiskFaults, RELIABLE_DISK } from './sim-store.ts';
@@ -10,6 +10,8 @@ export type NodePlan = {
   readonly hostName: string;
   readonly pools: PoolSizes;
   readonly policy: NodeRegistration['dispatch_policy'];
+  /** Index of the server that the node calls first. */
+  readonly firstServer: number;
   /** Number of sessions that the node requests beyond its capacity, to test whether it copes with more leases than it can run. */
   readonly excessSessions: number;
 };
@@ -31,6 +33,8 @@ export type TrainerPlan = {
   readonly reads: 'none' | 'own' | 'all';
   /** Time for which the trainer pauses between two reads of results, ms. A long pause represents a trainer that is busy training. */
   readonly readPauseMs: number;
+  /** Largest number of results of one read; the reads of a plan with a small one vary. */
+  readonly pageSize: number;
   /** Whether the trainer reads results as a named consumer, so that the server stores the cursor up to which it has read. */
   readonly isConsumer: boolean;
   /** Probability that the trainer answers a callback with an error, immediately or only after the server has disconnected. */
@@ -55,6 +59,22 @@ export const FAULT_KINDS = [
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 
+/**
+ * Script of one session attempt: how long its stages take and whether they fail or hang. It depends only on the seed, the session id and
+ * the attempt number.
+ */
+export type SessionScript = {
+  readonly initMs: number;
+  readonly initFails: boolean;
+  readonly turns: number;
+  readonly turnMs: number;
+  readonly hangs: boolean;
+  readonly fails: boolean;
+  readonly postrunMs: number;
+  readonly hasReward: boolean;
+  readonly reward: number;
+};
+
 /** The configuration of one simulation: the processes, tasks and faults of its cluster. It is derived from the seed alone. */
 export type Plan = {
   readonly seed: number;
@@ -72,6 +92,12 @@ export type Plan = {
   readonly faultIntervalMs: number;
   readonly network: NetworkFaults;
   readonly disk: DiskFaults;
+  /** Range in ms from which the duration of a sync to disk is drawn. */
+  readonly syncMs: { readonly from: number; readonly to: number };
+  /** Number of events that the log keeps. */
+  readonly maxEvents: number;
+  /** Returns what happens in one attempt of a session. */
+  script(lease: Lease): SessionScript;
   /** Probability that a message which one server broadcasts to the other servers through the database is lost. */
   readonly announcementLossRate: number;
   /** Probability that a write to the simulated blob store fails. */
@@ -109,6 +135,9 @@ export function createPlan(seed: number): Plan {
     faultIntervalMs: random.between(400, 3_000),
     network: isFaultless ? RELIABLE_NETWORK : networkFaults(random),
     disk: isFaultless ? RELIABLE_DISK : diskFaults(random),
+    syncMs: { from: 0.2, to: 2 },
+    maxEvents: Number.POSITIVE_INFINITY,
+    script: (lease) => randomScript(seed, lease),
     announcementLossRate: isFaultless || random.chance(0.5) ? 0 : random.between(0.1, 1),
     putFailureRate: isFaultless || random.chance(0.6) ? 0 : random.between(0.02, 0.3),
     clockRate: (host) => {
@@ -171,6 +200,7 @@ function nodePlan(random: SeededRandom, index: number, isFaultless: boolean): No
       run: random.integer(1, 3),
       postrun: random.integer(1, 2),
     },
+    firstServer: 0,
     policy: random.chance(0.7) ? 'pipeline' : random.pick(['batch', 'bounded_batch']),
     excessSessions: !isFaultless && random.chance(0.1) ? random.integer(1, 20) : 0,
   };
@@ -183,6 +213,7 @@ function trainerPlan(random: SeededRandom, name: string, isFaultless: boolean): 
     tasks: Array.from({ length: random.integer(1, 4) }, (_, index) => taskPlan(random, name, index, callbacks)),
     reads: callbacks && random.chance(0.3) ? 'none' : random.pick(['own', 'all']),
     readPauseMs: random.chance(0.3) ? random.between(800, 2_500) : 0,
+    pageSize: 5,
     isConsumer: random.chance(0.5),
     callbackRefusalRate: isFaultless || random.chance(0.5) ? 0 : random.between(0, 0.5),
   };
@@ -214,4 +245,26 @@ function taskPlan(random: SeededRandom, trainer: string, index: number, callback
   const cancelAtMs = random.chance(0.2) ? atMs + random.between(-300, 3_000) : null;
   const cancelSessionAtMs = random.chance(0.15) ? atMs + random.between(0, 3_000) : null;
   return { atMs, request, cancelAtMs, cancelSessionAtMs };
+}
+
+function randomScript(seed: number, lease: Pick<Lease, 'session_id' | 'attempt'>): SessionScript {
+  const random = new SeededRandom(seed * 65_599 + hash(`${lease.session_id}/${lease.attempt}`));
+  const quick = random.chance(0.3);
+  return {
+    initMs: quick ? random.between(1, 20) : random.between(50, 400),
+    initFails: random.chance(0.08),
+    turns: random.integer(0, 3),
+    turnMs: quick ? random.between(1, 30) : random.between(50, 400),
+    hangs: random.chance(0.04),
+    fails: random.chance(0.08),
+    postrunMs: random.between(1, 200),
+    hasReward: !random.chance(0.1),
+    reward: random.integer(0, 1),
+  };
+}
+
+function hash(text: string): number {
+  let number = 7;
+  for (let i = 0; i < text.length; i++) number = (Math.imul(number, 31) + text.charCodeAt(i)) >>> 0;
+  return number;
 }

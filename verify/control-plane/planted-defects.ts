@@ -32,6 +32,18 @@ export const DEFECTS: readonly Defect[] = [
     ],
   },
   {
+    name: 'cancelled sessions have no facts',
+    file: 'src/rollout/sessions/end.js',
+    edits: [
+      ['const described = tables', "const described = summary.outcome === 'cancelled' ? Promise.resolve() : tables"],
+    ],
+  },
+  {
+    name: 'the facts of a session lack its reward',
+    file: 'src/rollout/sessions/facts.js',
+    edits: [['reward: summary.reward', 'reward: null']],
+  },
+  {
     name: 'a requeued session keeps its old epoch',
     file: 'src/rollout/sessions/retry.js',
     edits: [['epoch: row.epoch + 1,\n        node_id', 'epoch: row.epoch,\n        node_id']],

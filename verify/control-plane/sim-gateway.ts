@@ -37,7 +37,9 @@ export class SimGateway {
   /** Number of processes that this node has started so far. */
   private processCount = 0;
   /** Number of times that the node has switched to another server. Its calls go to `servers[serverIndex % servers.length]`. */
-  private serverIndex = 0;
+  private serverIndex: number;
+  /** Virtual time of the last reply of a server to the node, ms. */
+  lastReplyMs = 0;
   private agent: NodeAgent | null = null;
   /** Revision of the newest list of engines that the running process has received from a server. */
   private engineRevision = 0;
@@ -47,6 +49,12 @@ export class SimGateway {
     this.host = cluster.host(plan.hostName);
     this.cluster = cluster;
     this.servers = servers;
+    this.serverIndex = plan.firstServer;
+  }
+
+  /** The server that the node calls at present. */
+  get server(): SimServer {
+    return this.servers[this.serverIndex % this.servers.length] as SimServer;
   }
 
   /** Number of sessions that the running node process holds; 0 when no process is running. */
@@ -140,8 +148,10 @@ export class SimGateway {
         call<NodeInfo>('registerNode', { ...registration, node_id: nodeId, instance }, signal),
       heartbeat: (beat, signal) => call<HeartbeatReply>('heartbeat', { ...beat, instance }, signal),
       lease: async (request, signal) => {
+        const { history, rules, timeline } = this.cluster;
+        const sentMs = timeline.nowMs;
         const { leases } = await call<LeaseReply>('lease', { ...request, instance }, signal);
-        const { history, rules } = this.cluster;
+        history.addLeaseWait(timeline.nowMs - sentMs, leases);
         for (const lease of leases) {
           history.addLease(instance, rules.claims.ownerOf(lease.session_id, lease.epoch), lease);
         }
@@ -158,14 +168,16 @@ export class SimGateway {
   }
 
   private async call(process: SimProcess, name: RouteName, apiCall: unknown, signal?: AbortSignal): Promise<unknown> {
-    const server = this.servers[this.serverIndex % this.servers.length] as SimServer;
+    const { server } = this;
     try {
-      return await this.cluster.network.call(process, {
+      const reply = await this.cluster.network.call(process, {
         to: server.host,
         name,
         signal,
         handle: (disconnected) => server.call(name, apiCall as ApiCall<RouteName>, disconnected),
       });
+      this.lastReplyMs = this.cluster.timeline.nowMs;
+      return reply;
     } catch (thrown) {
       if (FloeError.is(thrown) && thrown.code === 'peer_unreachable') this.serverIndex++;
       throw thrown;

@@ -5,10 +5,8 @@ import { sessionSummary } from '../../src/core/session-summary.ts';
 import type { StagePools } from '../../src/gateway/node/stage-pools.ts';
 import type { Attempt } from '../../src/gateway/session/attempt.ts';
 import { classify } from '../../src/gateway/session/failure.ts';
-import type { Lease } from '../../src/schema/index.ts';
 import type { SimCluster } from './cluster.ts';
-import type { Plan } from './plan.ts';
-import { SeededRandom } from './random.ts';
+import type { SessionScript } from './plan.ts';
 import type { SimProcess } from './sim-process.ts';
 
 /** The node process that runs a session, together with the node's stage pools. */
@@ -16,22 +14,6 @@ type RunningNode = { readonly nodeId: string; readonly instance: string; readonl
 
 /** The removal of a sandbox takes a random time in this range, in ms. */
 const TEARDOWN_MS = { from: 1, to: 30 };
-
-/**
- * Script of one session attempt: how long its stages take and whether they fail or hang. It depends only on the seed, the session id and
- * the attempt number.
- */
-type SessionScript = {
-  readonly initMs: number;
-  readonly initFails: boolean;
-  readonly turns: number;
-  readonly turnMs: number;
-  readonly hangs: boolean;
-  readonly fails: boolean;
-  readonly postrunMs: number;
-  readonly hasReward: boolean;
-  readonly reward: number;
-};
 
 /**
  * Runs one attempt of a session with the stages, time limits and stage pools of floe's own runner. Instead of doing work, each stage waits
@@ -49,7 +31,7 @@ export class SimSessionRun {
     this.process = process;
     this.node = node;
     this.attempt = attempt;
-    this.script = sessionScript(cluster.plan, attempt.lease);
+    this.script = cluster.plan.script(attempt.lease);
   }
 
   /**
@@ -64,11 +46,13 @@ export class SimSessionRun {
       const started = await this.runStage('init', async () => {
         release.init = await node.pools.enterInit(attempt.signal);
         attempt.enter('INIT');
-        await attempt.timer.run('init', null, attempt.signal, async (signal) => {
-          sandboxes.start(process, node.nodeId, attempt.lease);
-          await this.work(this.script.initMs, signal);
-          if (this.script.initFails) throw new FloeError('runtime_failed', 'the sandbox did not start');
-        });
+        await attempt.measure('init_ms', () =>
+          attempt.timer.run('init', null, attempt.signal, async (signal) => {
+            sandboxes.start(process, node.nodeId, attempt.lease);
+            await this.work(this.script.initMs, signal);
+            if (this.script.initFails) throw new FloeError('runtime_failed', 'the sandbox did not start');
+          }),
+        );
       });
       if (started) {
         attempt.enter('READY');
@@ -76,7 +60,9 @@ export class SimSessionRun {
           release.run = await node.pools.enterRun(() => release.init?.(), attempt.signal);
           attempt.enter('RUNNING');
           await this.runStage('agent', () =>
-            attempt.timer.run('agent', null, attempt.signal, (signal) => this.runAgent(signal)),
+            attempt.measure('running_ms', () =>
+              attempt.timer.run('agent', null, attempt.signal, (signal) => this.runAgent(signal)),
+            ),
           );
         });
       }
@@ -97,7 +83,7 @@ export class SimSessionRun {
       await this.work(script.turnMs, signal);
       if (cluster.engine === 'failing') throw new FloeError('engine_unavailable', 'no engine answers');
       if (cluster.engine === 'hanging' || script.hangs) await this.work(Number.MAX_SAFE_INTEGER, signal);
-      attempt.recordCalls(turn, turn * 3);
+      attempt.recordCalls(turn, turn * 3, { role: 'assistant', content: null });
     }
     if (script.fails) throw new FloeError('harness_failed', 'the agent exited with 1');
   }
@@ -109,7 +95,7 @@ export class SimSessionRun {
     let leave: (() => void) | null = null;
     try {
       leave = await node.pools.enterPostrun(attempt.signal);
-      await this.work(script.postrunMs, attempt.signal);
+      await attempt.measure('eval_ms', () => this.work(script.postrunMs, attempt.signal));
     } catch (thrown) {
       attempt.fail(classify(thrown, 'build'));
     } finally {
@@ -169,26 +155,4 @@ export class SimSessionRun {
       return false;
     }
   }
-}
-
-function sessionScript(plan: Plan, lease: Pick<Lease, 'session_id' | 'attempt'>): SessionScript {
-  const random = new SeededRandom(plan.seed * 65_599 + hash(`${lease.session_id}/${lease.attempt}`));
-  const quick = random.chance(0.3);
-  return {
-    initMs: quick ? random.between(1, 20) : random.between(50, 400),
-    initFails: random.chance(0.08),
-    turns: random.integer(0, 3),
-    turnMs: quick ? random.between(1, 30) : random.between(50, 400),
-    hangs: random.chance(0.04),
-    fails: random.chance(0.08),
-    postrunMs: random.between(1, 200),
-    hasReward: !random.chance(0.1),
-    reward: random.integer(0, 1),
-  };
-}
-
-function hash(text: string): number {
-  let number = 7;
-  for (let i = 0; i < text.length; i++) number = (Math.imul(number, 31) + text.charCodeAt(i)) >>> 0;
-  return number;
 }

@@ -18,8 +18,8 @@ export type DiskFaults = {
 
 export const RELIABLE_DISK: DiskFaults = { refuse: 0, unknown: 0, interrupt: 0, slow: 0 };
 
-/** Range in ms from which the duration of a normal sync to disk is drawn. */
-const SYNC_MS = { from: 0.2, to: 2 };
+type Range = { readonly from: number; readonly to: number };
+
 /** Range in ms from which the duration of a slow sync to disk is drawn. */
 const SLOW_SYNC_MS = { from: 20, to: 600 };
 /** Range in ms from which the latency between a server and the database is drawn. */
@@ -37,8 +37,15 @@ export class SimDisk implements Disk {
   private readonly timeline: Timeline;
   private readonly random: SeededRandom;
   private readonly onCommit: (changes: readonly RowChange[]) => void;
+  private readonly syncMs: Range;
 
-  constructor(timeline: Timeline, random: SeededRandom, onCommit: (changes: readonly RowChange[]) => void) {
+  constructor(
+    timeline: Timeline,
+    random: SeededRandom,
+    onCommit: (changes: readonly RowChange[]) => void,
+    syncMs: Range,
+  ) {
+    this.syncMs = syncMs;
     this.timeline = timeline;
     this.random = random;
     this.onCommit = onCommit;
@@ -47,7 +54,7 @@ export class SimDisk implements Disk {
   async sync(): Promise<SyncOutcome> {
     const { owner, random } = this;
     const slow = random.chance(this.faults.slow);
-    const range = slow ? SLOW_SYNC_MS : SYNC_MS;
+    const range = slow ? SLOW_SYNC_MS : this.syncMs;
     await this.timeline.pause(random.between(range.from, range.to));
     // The process that committed was killed during the sync and never receives the outcome, so the commit succeeds or fails at random.
     if (owner !== null && !owner.alive) return random.chance(0.5) ? 'synced' : 'refused';

@@ -34,7 +34,7 @@ export class SimTrainer implements CallbackReceiver {
   /** Cursor of the last result that the trainer has read. */
   cursor = 0;
   /** Number of this trainer's tasks for which `submit` has not finished yet. */
-  openTasks: number;
+  openTasks = 0;
   private readonly cluster: SimCluster;
   private readonly servers: readonly SimServer[];
   private readonly process: SimProcess;
@@ -48,11 +48,17 @@ export class SimTrainer implements CallbackReceiver {
     this.host = cluster.host(plan.name);
     this.process = new SimProcess(plan.name, cluster.timeline);
     this.host.process = this.process;
-    this.openTasks = plan.tasks.length;
   }
 
   start(): void {
-    for (const task of this.plan.tasks) {
+    this.submitAll(this.plan.tasks);
+    if (this.plan.reads !== 'none') this.runInBackground(this.readResults());
+  }
+
+  /** Submits and cancels each task at the times that it states. */
+  submitAll(tasks: readonly TaskPlan[]): void {
+    this.openTasks += tasks.length;
+    for (const task of tasks) {
       this.cluster.timeline.after(task.atMs, () => this.runInBackground(this.submit(task)));
       const { task_id: taskId } = task.request;
       // The plan may cancel a task before it is submitted. The server then refuses a task with this id for some time.
@@ -60,7 +66,6 @@ export class SimTrainer implements CallbackReceiver {
         this.cluster.timeline.after(task.cancelAtMs, () => this.runInBackground(this.cancel(taskId)));
       }
     }
-    if (this.plan.reads !== 'none') this.runInBackground(this.readResults());
   }
 
   /** Whether this trainer reads the results of the tasks that `trainer` submitted. */
@@ -168,7 +173,8 @@ export class SimTrainer implements CallbackReceiver {
       const restarted = plan.isConsumer && random.chance(0.1);
       if (restarted) this.cursor = 0;
       const position = restarted ? {} : { after: this.cursor };
-      const query = { ...filter, ...position, peek: false, limit: random.integer(1, 5), wait: READ_WAIT_SECONDS };
+      const limit = random.integer(Math.ceil(plan.pageSize / 5), plan.pageSize);
+      const query = { ...filter, ...position, peek: false, limit, wait: READ_WAIT_SECONDS };
       const page = (await this.callUntilAnswered('getResults', { id: '', query, body: undefined })) as ResultsPage;
       for (const result of page.results) {
         if ((result.cursor ?? 0) <= this.cursor) {

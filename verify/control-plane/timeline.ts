@@ -8,6 +8,12 @@ export class Timeline {
   readonly clock = new VirtualClock();
   readonly events: string[] = [];
   private firstViolation: Violation | null = null;
+  private readonly maxEvents: number;
+
+  /** The log keeps at least the last `maxEvents` events. Default: all. */
+  constructor(maxEvents = Number.POSITIVE_INFINITY) {
+    this.maxEvents = maxEvents;
+  }
 
   get nowMs(): number {
     return this.clock.monotonicMs();
@@ -32,6 +38,7 @@ export class Timeline {
   /** Adds an event to the log. `source` names the process or component in which the event happened. */
   record(source: string, text: string): void {
     this.events.push(`${this.nowMs.toFixed(1).padStart(9)}  ${source.padEnd(10)} ${text}`);
+    if (this.events.length > 2 * this.maxEvents) this.events.splice(0, this.maxEvents);
   }
 
   /** Records the first violation of the simulation. Later violations are ignored, because they are often consequences of the first. */

@@ -5,7 +5,7 @@
 import { parseArgs } from 'node:util';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { asFloeError } from '../../src/core/errors.ts';
-import { seededRandom } from '../../tools/seeded-random.ts';
+import { seededRandom } from '../../src/core/random.ts';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
 import { childrenOf } from '../services/processes.ts';
 import { type Child, killAll, killPid } from './child.ts';
@@ -126,6 +126,12 @@ class Tally {
   }
 }
 
+/** Checks all guarantees of a service, and whether its lists and sums of ended sessions equal its results. */
+async function verdictOf(service: Service): Promise<Verdict> {
+  const verdict = await service.verdict();
+  return { ...verdict, wrong: [...verdict.wrong, ...(await service.checkLists())] };
+}
+
 type KillPoint = { readonly kind: ProcessKind; readonly calls: CallClass; readonly n: number };
 
 /**
@@ -157,7 +163,7 @@ async function killAtEveryPoint(
     await feeding;
     await trainer.untilSettled(SETTLE_MS);
     await untilCalledBack(trainer);
-    tally.add(await service.verdict(), 'kill points');
+    tally.add(await verdictOf(service), 'kill points');
     trainer.stop();
     return { tally, points, sessions: trainer.results.size };
   } finally {
@@ -261,7 +267,7 @@ async function killAtRandom(
     const rate = (trainer.results.size - before) / ((systemClock.monotonicMs() - startedMs) / 1000);
     await trainer.untilSettled(SETTLE_MS);
     await untilCalledBack(trainer);
-    tally.add(await service.verdict(), 'random kills');
+    tally.add(await verdictOf(service), 'random kills');
     return { tally, kills, sessions: trainer.results.size, throughput: Number((rate / calmRate).toFixed(2)) };
   } finally {
     await service.close();

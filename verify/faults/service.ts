@@ -17,6 +17,7 @@ import { freePort } from '../services/ports.ts';
 import type { PostgresCluster } from '../services/postgres-cluster.ts';
 import { checkLeaks, checkPromises, type Findings } from './checks.ts';
 import { Child, processesWith } from './child.ts';
+import { checkLists } from './lists.ts';
 import { Trainer } from './trainer.ts';
 
 const SERVER = fileURLToPath(new URL('./server-process.js', import.meta.url));
@@ -207,6 +208,16 @@ export class Service {
       leaked: await checkLeaks(this.marker, this.stateDirs()),
       slowestRecoveryMs: Math.max(0, ...this.recoveriesMs),
     };
+  }
+
+  /**
+   * Checks that what the servers list and sum of ended sessions equals the results that the service's only trainer has read, and returns the
+   * differences. To be called while a server runs, after all sessions have ended, and without retention.
+   */
+  async checkLists(): Promise<string[]> {
+    const [trainer] = this.trainers;
+    if (trainer === undefined || this.trainers.length > 1) throw new Error('the service has not exactly one trainer');
+    return trainer.untilServed((client) => checkLists(client, trainer.results));
   }
 
   async close(): Promise<void> {

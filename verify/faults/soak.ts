@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { MIB } from '../../src/core/bytes.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
-import { seededRandom } from '../../tools/seeded-random.ts';
+import { seededRandom } from '../../src/core/random.ts';
 import { startPostgres } from '../services/postgres-cluster.ts';
 import { type Child, killAll, residentKb } from './child.ts';
 import { memoryOf } from './memory.ts';

@@ -1,5 +1,5 @@
-// `npm run verify -- mutations`: plants defects in the code that captures tokens and builds traces, in the gateway and in the handling of
-// leases, one at a time, and checks that the tests detect each defect.
+// `npm run verify -- mutations`: plants defects in the code that captures tokens and builds traces, in the gateway, in the handling of
+// leases and in floe's own agents, one at a time, and checks that the tests detect each defect.
 //
 //   npm run verify -- mutations [--only TEXT] [--from N] [--list] [--json]
 //
@@ -11,7 +11,8 @@ import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { packageRoot } from '../../src/core/package-root.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
-import { MUTATIONS, type Mutation, withDefect } from './defects.ts';
+import { MUTATIONS } from './defects.ts';
+import { type Mutation, withDefect } from './mutation.ts';
 
 /** Files and folders that the tests need. They are copied to a temporary folder, in which the defects are planted. */
 const COPIED = [

@@ -6,7 +6,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { GIB } from '../../src/core/bytes.ts';
 import { packageRoot } from '../../src/core/package-root.ts';
-import { run, type Venv, venvAt } from '../services/venv.ts';
+import { findPython, run, type Venv, venvAt } from '../services/venv.ts';
 
 const SOURCES = join(packageRoot(), 'verify', 'real-engines');
 const TOKENIZER = join(packageRoot(), 'src', 'sim', 'assets', 'tokenizer.json');
@@ -18,6 +18,12 @@ export const ENGINES_HOME = process.env.FLOE_ENGINES_HOME ?? join(homedir(), '.c
 const LLAMA_CPP = 'llama-cpp-python==0.3.36';
 const LLAMA_CPP_SOURCE = 'llama_cpp_python-0.3.36';
 const VLLM = '0.32.0';
+/** The release of SkyRL that contains the Tinker server. It brings version 0.25 of Tinker's SDK. */
+const SKYRL = '0.4.0';
+/** Versions of Python that this release of SkyRL supports: 3.12 to 3.14. */
+const SKYRL_PYTHON = [12, 14] as const;
+/** Disk space in bytes that the installation of SkyRL needs, most of it for torch. */
+const SKYRL_BYTES = 8 * GIB;
 /**
  * The version of torch that vLLM uses on a CPU. PyPI lacks the CPU build that vLLM requires. This CUDA build of the same release has the
  * same code for CPUs.
@@ -29,8 +35,8 @@ const VLLM_BYTES = 9 * GIB;
 /** An installed engine: its version, and the path of its program. */
 export type Installed = { readonly version: string; readonly binary: string };
 
-/** Paths of the tiny test model: the file for llama.cpp and the folder for vLLM. */
-export type Model = { readonly gguf: string; readonly folder: string };
+/** Paths of the tiny test model: the file for llama.cpp, the folder for vLLM, and the folder for SkyRL. */
+export type Model = { readonly gguf: string; readonly folder: string; readonly llamaFolder: string };
 
 function hasProgram(name: string): boolean {
   return spawnSync(name, ['--version']).status === 0;
@@ -57,7 +63,7 @@ export function installModel(): Model {
     run(python, [program, TOKENIZER, template, out]);
     writeFileSync(stamp, digest);
   }
-  return { gguf: join(out, 'tiny.gguf'), folder: join(out, 'tiny') };
+  return { gguf: join(out, 'tiny.gguf'), folder: join(out, 'tiny'), llamaFolder: join(out, 'tiny-llama') };
 }
 
 export function installLlamaCpp(): Installed {
@@ -123,6 +129,25 @@ export function installVllm(): Installed {
   rmSync(wheels, { recursive: true });
   writeFileSync(stamp, VLLM);
   return { version, binary };
+}
+
+/** Installs SkyRL's Tinker server for JAX on a CPU. `binary` is the Python program of its virtual environment. */
+export function installSkyrl(): Installed {
+  const folder = join(ENGINES_HOME, 'skyrl');
+  const stamp = join(folder, 'installed');
+  const installed = { version: `skyrl ${SKYRL}`, binary: join(folder, 'bin', 'python') };
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === SKYRL) return installed;
+  const free = statfsSync(ENGINES_HOME);
+  if (free.bavail * free.bsize < SKYRL_BYTES) {
+    throw new Error(`${ENGINES_HOME} has less than ${SKYRL_BYTES / GIB} GiB of free space`);
+  }
+  const { pip } = venvAt(folder, findPython(...SKYRL_PYTHON));
+  // The server's engine is started with `uv run`. The package aiohttp is imported, but is no requirement of the package.
+  pip('install', '-q', 'uv');
+  const requirements = [TORCH, `skyrl[tinker,jax]==${SKYRL}`, 'aiohttp'];
+  run(join(folder, 'bin', 'uv'), ['pip', 'install', '-q', '-p', installed.binary, ...requirements]);
+  writeFileSync(stamp, SKYRL);
+  return installed;
 }
 
 /** A Python program that prints the requirements of the wheel in its argument, one on each line. */

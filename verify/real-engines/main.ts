@@ -1,9 +1,10 @@
 // `npm run verify -- engines`: runs the contract test of floe's engine adapters against real inference servers, which serve a tiny
-// generated model. Installs or builds the servers first (about 7 GB and ten minutes on two cores). With names (`llama_cpp`, `vllm`), tests
-// only these servers.
+// generated model. Installs or builds the servers first (about 13 GB and twenty minutes on two cores). With names (`llama_cpp`, `vllm`,
+// `tinker`), tests only these servers.
 //
 //   npm run verify -- engines [NAME…] [--json]
-import { join } from 'node:path';
+import { mkdirSync, rmSync } from 'node:fs';
+import { delimiter, dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { EngineKind, EngineSpecInput } from '../../src/schema/index.ts';
 import { countTests, type TestCounts } from '../../tools/vitest.ts';
@@ -13,6 +14,7 @@ import {
   type Installed,
   installLlamaCpp,
   installModel,
+  installSkyrl,
   installVllm,
   type Model,
   NO_SGLANG,
@@ -22,11 +24,24 @@ import { type RunningServer, type ServerCommand, startServer } from './servers.t
 const CONTEXT_TOKENS = 4096;
 const MODEL = 'tiny';
 
+/**
+ * Settings of SkyRL. It compiles its model for each number of sequences and each token limit, which takes most of the time of a run.
+ * Batches of one sequence keep the number of compilations small.
+ */
+const SKYRL_CONFIG = {
+  max_lora_adapters: 4,
+  max_lora_rank: 8,
+  sample_max_num_sequences: 1,
+  train_micro_batch_size: 1,
+};
+
 type Engine = {
   install(): Installed;
   command(installed: Installed, model: Model, port: number): ServerCommand;
   /** The kinds of engine adapters that are tested against this server. */
   readonly kinds: readonly EngineKind[];
+  /** The settings of the engine adapters besides their kind and URL; the model's name when absent. */
+  spec?(model: Model): Partial<EngineSpecInput>;
 };
 
 const ENGINES: Readonly<Record<string, Engine>> = {
@@ -63,10 +78,45 @@ const ENGINES: Readonly<Record<string, Engine>> = {
     }),
     kinds: ['vllm', 'openai'],
   },
+  tinker: {
+    install: installSkyrl,
+    command: ({ binary }, model, port) => {
+      const data = join(ENGINES_HOME, 'skyrl-data');
+      rmSync(data, { recursive: true, force: true });
+      mkdirSync(data);
+      return {
+        // The server starts its engine with the command line of this process, which must therefore be `uv run`.
+        command: join(dirname(binary), 'uv'),
+        args: [
+          ...['run', '--no-project', '--python', binary, '-m', 'skyrl.tinker.api'],
+          ...['--host', '127.0.0.1', '--port', String(port), '--base-model', model.llamaFolder, '--backend', 'jax'],
+          ...['--backend-config', JSON.stringify(SKYRL_CONFIG)],
+          ...['--checkpoints-base', data, '--database-url', `sqlite:///${join(data, 'tinker.db')}`],
+        ],
+        env: {
+          PATH: `${dirname(binary)}${delimiter}${process.env.PATH ?? ''}`,
+          UV_OFFLINE: '1',
+          JAX_PLATFORMS: 'cpu',
+          // Keeps compiled code for later runs.
+          JAX_COMPILATION_CACHE_DIR: join(ENGINES_HOME, 'skyrl-compiled'),
+          JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS: '0',
+          HF_HUB_OFFLINE: '1',
+        },
+        healthPath: '/api/v1/healthz',
+      };
+    },
+    kinds: ['tinker'],
+    spec: ({ llamaFolder }) => ({ model: llamaFolder, tokenizer: llamaFolder }),
+  },
 };
 
 /** An engine of the adapters' contract test, in the form in which test/engines/real-engines.ts reads it. */
-type TestedEngine = { readonly name: string; readonly spec: EngineSpecInput };
+type TestedEngine = {
+  readonly name: string;
+  readonly spec: EngineSpecInput;
+  /** The program with which the server was installed. */
+  readonly binary: string;
+};
 
 async function serve(name: string, { install, command }: Engine, model: Model): Promise<RunningServer & Installed> {
   console.error(`${name}: installing, if it is missing`);
@@ -105,8 +155,8 @@ try {
       running.push(server);
       rows.push([name, server.version, `tested as ${engine.kinds.join(' and ')}`]);
       for (const kind of engine.kinds) {
-        const spec = { kind, base_url: server.url, model: MODEL };
-        tested.push({ name: kind === name ? name : `${kind} of ${name}`, spec });
+        const spec = { kind, base_url: server.url, model: MODEL, ...engine.spec?.(model) };
+        tested.push({ name: kind === name ? name : `${kind} of ${name}`, spec, binary: server.binary });
       }
     } catch (error) {
       const message = error instanceof Error ? error.message : String(error);

@@ -1,4 +1,5 @@
-"""Writes a tiny language model that real inference servers load: as GGUF for llama.cpp, as a Hugging Face folder for vLLM and SGLang.
+"""Writes a tiny language model that real inference servers load: as GGUF for llama.cpp, as a Hugging Face folder for vLLM and SGLang, and as
+another one for SkyRL, which has the Llama architecture but not Qwen2. Without biases the two compute the same.
 
     python make-model.py <tokenizer.json> <chat-template.jinja> <out folder>
 
@@ -138,7 +139,8 @@ def write_gguf(path, tokenizer, template, named):
     writer.close()
 
 
-def write_folder(path, tokenizer, template, named):
+def write_folder(path, tokenizer, template, named, architecture):
+    class_name, model_type = architecture
     os.makedirs(path, exist_ok=True)
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, _, values in named:
@@ -152,8 +154,9 @@ def write_folder(path, tokenizer, template, named):
     ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     end, pad = ids["<|im_end|>"], ids["<|endoftext|>"]
     config = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
+        "architectures": [class_name],
+        "model_type": model_type,
+        "head_dim": HEAD,
         "hidden_act": "silu",
         "hidden_size": WIDTH,
         "intermediate_size": INNER,
@@ -199,7 +202,9 @@ def main():
     size = len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"])
     named = list(tensors(tokenizer, size))
     write_gguf(f"{out}/tiny.gguf", tokenizer, template, named)
-    write_folder(f"{out}/tiny", tokenizer, template, named)
+    write_folder(f"{out}/tiny", tokenizer, template, named, ("Qwen2ForCausalLM", "qwen2"))
+    without_biases = [tensor for tensor in named if not tensor[0].endswith(".bias")]
+    write_folder(f"{out}/tiny-llama", tokenizer, template, without_biases, ("LlamaForCausalLM", "llama"))
 
 
 main()

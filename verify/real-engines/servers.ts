@@ -16,16 +16,18 @@ export type ServerCommand = {
   readonly command: string;
   readonly args: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
+  /** Path that the server answers with status 200 when it is ready; `/health` when absent. */
+  readonly healthPath?: string;
 };
 
 export type RunningServer = { readonly url: string; stop(): Promise<void> };
 
 /**
- * Starts a server and waits until it answers /health. Rejects with the end of its log when the server ends before that or does not answer
+ * Starts a server and waits until it answers its health path. Rejects with the end of its log when the server ends before that or does not answer
  * within `START_TIMEOUT_MS`.
  */
 export async function startServer(
-  { command, args, env = {} }: ServerCommand,
+  { command, args, env = {}, healthPath = '/health' }: ServerCommand,
   { port, log }: { readonly port: number; readonly log: string },
 ): Promise<RunningServer> {
   const output = openSync(log, 'w');
@@ -55,7 +57,7 @@ export async function startServer(
   const url = `http://127.0.0.1:${port}`;
   const deadlineMs = systemClock.monotonicMs() + START_TIMEOUT_MS;
   while (ending === null && systemClock.monotonicMs() < deadlineMs) {
-    if (await isHealthy(url)) return { url, stop };
+    if (await isHealthy(url + healthPath)) return { url, stop };
     await sleep(systemClock, POLL_INTERVAL_MS);
   }
   await stop();
@@ -65,7 +67,7 @@ export async function startServer(
 
 async function isHealthy(url: string): Promise<boolean> {
   try {
-    return (await fetch(`${url}/health`)).ok;
+    return (await fetch(url)).ok;
   } catch {
     return false;
   }

@@ -5,7 +5,7 @@ export default defineConfig({
     include: ['test/engines/real-engines.ts'],
     pool: 'threads',
     isolate: false,
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
+    testTimeout: 1_200_000,
+    hookTimeout: 1_200_000,
   },
 });

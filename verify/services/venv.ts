@@ -1,5 +1,6 @@
 import { spawnSync } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { GIB } from '../../src/core/bytes.ts';
 
@@ -16,8 +17,27 @@ export function run(command: string, args: readonly string[]): string {
 
 export type Venv = { readonly dir: string; readonly python: string; pip(...args: readonly string[]): void };
 
-/** Returns the Python virtual environment in a folder, and creates it when it does not exist. */
-export function venvAt(dir: string): Venv {
-  if (!existsSync(join(dir, 'bin', 'pip'))) run('python3', ['-m', 'venv', dir]);
+/** Returns the Python virtual environment in a folder, and creates it with the program `interpreter` when it does not exist. */
+export function venvAt(dir: string, interpreter = 'python3'): Venv {
+  if (!existsSync(join(dir, 'bin', 'pip'))) run(interpreter, ['-m', 'venv', dir]);
   return { dir, python: join(dir, 'bin', 'python'), pip: (...args) => void run(join(dir, 'bin', 'pip'), args) };
+}
+
+/**
+ * Returns a Python program of version 3.`minMinor` to 3.`maxMinor`: one on the PATH, or one that pyenv has installed. Throws an Error that
+ * states how to install one.
+ */
+export function findPython(minMinor: number, maxMinor: number): string {
+  const versions = Array.from({ length: maxMinor - minMinor + 1 }, (_, index) => `python3.${minMinor + index}`);
+  const pyenv = join(process.env.PYENV_ROOT ?? join(homedir(), '.pyenv'), 'versions');
+  const installed = existsSync(pyenv) ? readdirSync(pyenv).map((name) => join(pyenv, name, 'bin', 'python3')) : [];
+  for (const program of ['python3', ...versions, ...installed]) {
+    const { status, stdout } = spawnSync(program, ['-c', 'import sys; print(sys.version_info.minor)'], {
+      encoding: 'utf8',
+    });
+    const minor = Number(stdout);
+    if (status === 0 && minor >= minMinor && minor <= maxMinor) return program;
+  }
+  const range = `3.${minMinor} to 3.${maxMinor}`;
+  throw new Error(`Python ${range} is missing; install it, for example with: pyenv install 3.${minMinor}`);
 }

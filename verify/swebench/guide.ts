@@ -1,7 +1,7 @@
 // `npm run verify -- swebench-guide`: runs the commands of docs/guides/run-swe-bench-rows.md as they are written there, and checks the results.
 // The rows have the form of SWE-bench: sources of Django 2.2 from PyPI, in which names of users may end with a newline. Their image is made of
 // packages of this machine, laid out as the published images. The simulated engine resolves the first row and fails at the second. Ends with
-// "swebench-guide: commands C, sessions S, resolved R, as expected E".
+// "swebench-guide: commands C, sessions S, resolved R, as expected E, rows generated G".
 //
 //   npm run verify -- swebench-guide [--json [FILE]]
 import { type ChildProcess, spawn } from 'node:child_process';
@@ -36,6 +36,8 @@ const ROWS = {
   'django__django-11100': { isResolved: false, character: 'line feed' },
 };
 const SAMPLES = 4;
+/** Rows that `floe generate` gets: the one of step 2, which the simulated engine resolves. */
+const GENERATED_ROWS = 1;
 /** Maximum time in milliseconds until `floe up` listens. */
 const START_TIMEOUT_MS = 60_000;
 const POLL_INTERVAL_MS = 200;
@@ -194,7 +196,7 @@ async function main(dir: string): Promise<void> {
       FLOE_URL: `http://127.0.0.1:${port}`,
       FLOE_HOME: join(dir, 'home'),
     });
-    report(commands.length, readResults(dir));
+    report(commands.length, readResults(dir), readGenerated(dir));
   } finally {
     await sim.close();
     await daemon.stop();
@@ -206,15 +208,27 @@ function readResults(dir: string): Result[] {
   return lines.map((line) => JSON.parse(line) as Result);
 }
 
-function report(commands: number, results: readonly Result[]): void {
+/** How many rows got training data from `floe generate`. */
+function readGenerated(dir: string): number {
+  const { total } = JSON.parse(readFileSync(join(dir, 'out', 'acceptance.json'), 'utf8'));
+  return total.rows_accepted;
+}
+
+function report(commands: number, results: readonly Result[], generated: number): void {
   const resolved = results.filter(({ reward }) => reward === 1).length;
-  const keys = { commands, sessions: results.length, resolved, as_expected: results.filter(isAsExpected).length };
+  const keys = {
+    commands,
+    sessions: results.length,
+    resolved,
+    as_expected: results.filter(isAsExpected).length,
+    generated,
+  };
   console.log(
-    `swebench-guide: commands ${commands}, sessions ${keys.sessions}, resolved ${resolved}, as expected ${keys.as_expected}`,
+    `swebench-guide: commands ${commands}, sessions ${keys.sessions}, resolved ${resolved}, as expected ${keys.as_expected}, rows generated ${generated}`,
   );
   if (json.line) console.log(JSON.stringify(keys));
   if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(keys)}\n`);
-  if (keys.as_expected !== SAMPLES * Object.keys(ROWS).length) process.exitCode = 1;
+  if (keys.as_expected !== SAMPLES * Object.keys(ROWS).length || generated !== GENERATED_ROWS) process.exitCode = 1;
 }
 
 const reason = (await dockerMissing()) ?? debianImageMissing(PACKAGES);

@@ -8,11 +8,11 @@
 // selects the parsers whose name contains TEXT.
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { seededRandom } from '../../src/core/random.ts';
 import { grade } from '../../src/evaluators/swebench/grading.ts';
 import { readLog } from '../../src/evaluators/swebench/log.ts';
 import { type LogParserName, logParser } from '../../src/evaluators/swebench/parsers/registry.ts';
 import { takeJsonOption } from '../../tools/json-option.ts';
-import { seededRandom } from '../../tools/seeded-random.ts';
 import { casesFor } from './cases.ts';
 import { type Case, installOfficial, type Official, type OfficialResult } from './package.ts';
 

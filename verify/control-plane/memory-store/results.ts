@@ -1,13 +1,6 @@
-import type {
-  ConsumerRow,
-  DeliveryRow,
-  ResultBlobs,
-  ResultRow,
-  ResultWithSummary,
-  SessionRow,
-} from '../../../src/store/rows.ts';
+import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultWithSummary, SessionRow } from '../../../src/store/rows.ts';
 import type { Page, ResultTable } from '../../../src/store/store.ts';
-import type { MemoryState } from './state.ts';
+import { ALL, type MemoryState, type StoredResult } from './state.ts';
 
 export class MemoryResults implements ResultTable {
   private readonly state: MemoryState;
@@ -39,22 +32,26 @@ export class MemoryResults implements ResultTable {
   }
 
   async page(after: number, limit: number, trainer: string | null): Promise<ResultWithSummary[]> {
-    return this.select((row) => row.cursor > after && (trainer === null || row.trainer === trainer)).slice(0, limit);
+    const { resultsInOrder, resultsByTrainer } = this.state;
+    const isAfter = (row: StoredResult): boolean => row.cursor > after;
+    return this.withSummaries(
+      trainer === null ? resultsInOrder.from(ALL, isAfter, limit) : resultsByTrainer.from(trainer, isAfter, limit),
+    );
   }
 
   async ofTask(taskId: string, page?: Page): Promise<ResultWithSummary[]> {
     const after = page?.after ?? 0;
-    return this.select((row) => row.task_id === taskId && row.cursor > after).slice(0, page?.limit);
+    const limit = page?.limit ?? Number.POSITIVE_INFINITY;
+    return this.withSummaries(this.state.resultsByTask.from(taskId, (row) => row.cursor > after, limit));
   }
 
   async ofSession(sessionId: string): Promise<ResultWithSummary | undefined> {
-    return this.select((row) => row.session_id === sessionId)[0];
+    const row = this.state.results.get(sessionId);
+    return row === undefined ? undefined : this.withSummaries([row])[0];
   }
 
   async newestCursor(): Promise<number> {
-    let newest = 0;
-    for (const { cursor } of this.state.results.values()) newest = Math.max(newest, cursor);
-    return newest;
+    return this.state.resultsInOrder.of(ALL).at(-1)?.cursor ?? 0;
   }
 
   async lastCursor(): Promise<number> {
@@ -75,15 +72,17 @@ export class MemoryResults implements ResultTable {
   }
 
   async deliveriesOf(sessionId: string): Promise<DeliveryRow[]> {
-    return this.state.deliveries.where((row) => row.session_id === sessionId).sort((a, b) => a.epoch - b.epoch);
+    return this.state.deliveriesBySession.of(sessionId).sort((a, b) => a.epoch - b.epoch);
   }
 
   async collect(trainer: string | null, upToCursor: number): Promise<void> {
-    this.mark((row) => row.cursor <= upToCursor && (trainer === null || row.trainer === trainer));
+    const { uncollected } = this.state;
+    const rows = trainer === null ? uncollected.all() : uncollected.of(trainer);
+    this.mark(rows.filter((row) => row.cursor <= upToCursor));
   }
 
   async collectTask(taskId: string): Promise<void> {
-    this.mark((row) => row.task_id === taskId);
+    this.mark(this.state.resultsByTask.of(taskId).filter((row) => row.collected === 0));
   }
 
   async consumer(name: string): Promise<ConsumerRow | undefined> {
@@ -110,19 +109,14 @@ export class MemoryResults implements ResultTable {
     return referenced;
   }
 
-  private mark(which: (row: ResultRow) => boolean): void {
-    for (const { session_id } of this.state.results.where((row) => row.collected === 0 && which(row))) {
-      this.state.results.patch(session_id, { collected: 1 });
-    }
+  private mark(rows: readonly StoredResult[]): void {
+    for (const { session_id } of rows) this.state.results.patch(session_id, { collected: 1 });
   }
 
-  private select(which: (row: ResultRow) => boolean): ResultWithSummary[] {
-    return this.state.results
-      .where(which)
-      .sort((a, b) => a.cursor - b.cursor)
-      .flatMap((row) => {
-        const session = this.state.sessions.get(row.session_id);
-        return session === undefined ? [] : [{ ...row, summary: session.summary as string }];
-      });
+  private withSummaries(rows: readonly StoredResult[]): ResultWithSummary[] {
+    return rows.flatMap((row) => {
+      const session = this.state.sessions.get(row.session_id);
+      return session === undefined ? [] : [{ ...row, summary: session.summary as string }];
+    });
   }
 }

@@ -63,16 +63,18 @@ export class MemorySessions implements SessionTable {
   }
 
   async ofTask(taskId: string, page?: Page): Promise<SessionRow[]> {
-    return this.state.sessions
-      .where((row) => row.task_id === taskId && row.sample_index > (page?.after ?? -1))
+    return this.state.sessionsByTask
+      .of(taskId)
+      .filter((row) => row.sample_index > (page?.after ?? -1))
       .sort((a, b) => a.sample_index - b.sample_index)
       .slice(0, page?.limit);
   }
 
   async lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
     const unleased = (row: SessionRow): number => (row.lease_expires_ms === null ? 1 : 0);
-    return this.state.sessions
-      .where((row) => row.task_id === taskId && !isTerminal(row.status))
+    return this.state.sessionsByTask
+      .of(taskId)
+      .filter((row) => !isTerminal(row.status))
       .sort((a, b) => unleased(a) - unleased(b) || byId(a, b))
       .slice(0, limit);
   }
@@ -83,7 +85,7 @@ export class MemorySessions implements SessionTable {
 
   async unusable(taskId: string): Promise<ReadonlyMap<UnusableReason, number>> {
     const counts = new Map<UnusableReason, number>();
-    for (const { unusable } of this.state.sessions.where((row) => row.task_id === taskId)) {
+    for (const { unusable } of this.state.sessionsByTask.of(taskId)) {
       if (unusable !== null) counts.set(unusable, (counts.get(unusable) ?? 0) + 1);
     }
     return counts;
@@ -110,20 +112,19 @@ export class MemorySessions implements SessionTable {
   }
 
   private dueSessions({ nowMs, nodeId, trainer, order, limit, memory }: ClaimRequest): SessionRow[] {
-    const byDuration = (a: SessionRow, b: SessionRow): number =>
-      order === 'longest_first' ? b.expected_ms - a.expected_ms : 0;
-    const due = this.state.sessions.where(
-      (row) =>
-        row.status === 'QUEUED' &&
-        row.trainer === trainer &&
+    const { queue, longestQueue } = this.state;
+    const due: SessionRow[] = [];
+    const wanted = order === 'overdue' ? OVERDUE_CANDIDATES : limit;
+    for (const row of (order === 'longest_first' ? longestQueue : queue).of(trainer)) {
+      if (due.length >= wanted) break;
+      const isDue =
         row.not_before_ms <= nowMs &&
         row.memory_mb <= (memory?.totalMb ?? Number.POSITIVE_INFINITY) &&
-        (row.avoid_node === null || row.avoid_node !== nodeId || row.avoid_until_ms <= nowMs),
-    );
-    due.sort((a, b) => b.priority - a.priority || byDuration(a, b) || a.queue_order - b.queue_order);
-    if (order !== 'overdue') return due.slice(0, limit);
+        (row.avoid_node === null || row.avoid_node !== nodeId || row.avoid_until_ms <= nowMs);
+      if (isDue) due.push(row);
+    }
+    if (order !== 'overdue') return due;
     return due
-      .slice(0, OVERDUE_CANDIDATES)
       .filter((row, _, [first]) => row.priority === first?.priority)
       .filter((row) => row.queued_since_ms + OVERDUE_FACTOR * row.expected_ms < nowMs)
       .slice(0, limit);
@@ -160,31 +161,37 @@ export class MemorySessions implements SessionTable {
 
   async lockExpired(nowMs: number, limit: number): Promise<SessionRow[]> {
     const expires = (row: SessionRow): number => row.lease_expires_ms ?? Number.POSITIVE_INFINITY;
-    return this.state.sessions
-      .where((row) => expires(row) <= nowMs)
+    return this.state.held
+      .all()
+      .filter((row) => expires(row) <= nowMs)
       .sort((a, b) => expires(a) - expires(b))
       .slice(0, limit);
   }
 
   async lockHeldBy(nodeId: string): Promise<SessionRow[]> {
-    return this.state.sessions.where((row) => row.lease_expires_ms !== null && row.node_id === nodeId).sort(byId);
+    return this.state.held.of(nodeId).sort(byId);
   }
 
   async cancelPending(nodeId: string): Promise<SessionRow[]> {
-    return this.state.sessions.where((row) => row.cancel_requested === 1 && row.node_id === nodeId);
+    return this.state.cancelPending.of(nodeId);
   }
 
   async leasedByNode(): Promise<ReadonlyMap<string, HeldSessions>> {
-    const nodeIds = new Set(
-      [...this.state.sessions.values()].flatMap(({ node_id: id, lease_expires_ms: expires }) =>
-        id === null || expires === null ? [] : [id],
-      ),
-    );
+    const nodeIds = this.state.held.values();
     return new Map(await Promise.all([...nodeIds].map(async (id) => [id, await this.heldBy(id)] as const)));
   }
 
+  async leased(taskId: string | null, limit: number): Promise<SessionRow[]> {
+    const isWanted = (row: SessionRow): boolean =>
+      row.lease_expires_ms !== null && (taskId === null || row.task_id === taskId);
+    return this.state.sessions
+      .where(isWanted)
+      .sort((a, b) => a.queue_order - b.queue_order)
+      .slice(0, limit);
+  }
+
   async heldBy(nodeId: string): Promise<HeldSessions> {
-    const rows = this.state.sessions.where((row) => row.lease_expires_ms !== null && row.node_id === nodeId);
+    const rows = this.state.held.of(nodeId);
     return { count: rows.length, memoryMb: rows.reduce((sum, row) => sum + row.memory_mb, 0) };
   }
 
@@ -207,15 +214,15 @@ export class MemorySessions implements SessionTable {
       if (known === undefined) loads.set(trainer, load);
       return load;
     };
-    for (const row of this.state.sessions.values()) {
-      if (row.status === 'QUEUED') of(row.trainer).queued++;
-      if (row.lease_expires_ms !== null) of(row.trainer).live++;
+    for (const trainer of this.state.queue.values()) of(trainer).queued = this.state.queue.of(trainer).length;
+    for (const trainer of this.state.leasedByTrainer.values()) {
+      of(trainer).live = this.state.leasedByTrainer.size(trainer);
     }
-    for (const row of this.state.results.values()) {
+    for (const row of this.state.uncollected.all()) {
       const task = this.state.tasks.get(row.task_id);
       const hasAlias = (): boolean => this.state.aliases.where((alias) => alias.task_id === row.task_id).length > 0;
       const promised = task?.ended_ms === null && (task.callback_url !== null || hasAlias());
-      if (row.collected === 1 || promised) continue;
+      if (promised) continue;
       const load = of(row.trainer);
       load.uncollected_results++;
       load.uncollected_bytes += row.trajectory_bytes + row.completions_bytes + row.artifacts_bytes;
@@ -224,8 +231,8 @@ export class MemorySessions implements SessionTable {
   }
 
   async waitingTrainers(nowMs: number): Promise<string[]> {
-    const due = this.state.sessions.where((row) => row.status === 'QUEUED' && row.not_before_ms <= nowMs);
-    return [...new Set(due.map((row) => row.trainer))];
+    const { queue } = this.state;
+    return [...queue.values()].filter((trainer) => queue.of(trainer).some((row) => row.not_before_ms <= nowMs));
   }
 }
 

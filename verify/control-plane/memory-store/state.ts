@@ -1,5 +1,9 @@
+import type { FactRow, NewFactRow } from '../../../src/store/facts.ts';
 import type {
   AliasRow,
+  BatchDataRow,
+  BatchGroupRow,
+  BatchStreamRow,
   CallbackRow,
   ConsumerRow,
   DeliveryRow,
@@ -11,6 +15,10 @@ import type {
   SessionRow,
   TaskRow,
 } from '../../../src/store/rows.ts';
+import { GroupIndex, SortedIndex, type TableIndex } from './indexes.ts';
+
+/** Facts with their measures. */
+export type StoredFact = FactRow & Pick<NewFactRow, 'measures'> & { readonly words?: string };
 
 /** The change of one table row. `before` is `undefined` when the row was added, and `after` is `undefined` when it was removed. */
 export type RowChange = {
@@ -25,10 +33,12 @@ export class MemoryTable<Row> {
   readonly name: string;
   private readonly rows = new Map<string, Row>();
   private readonly record: (change: RowChange) => void;
+  private readonly indexes: readonly TableIndex<Row>[];
 
-  constructor(name: string, record: (change: RowChange) => void) {
+  constructor(name: string, record: (change: RowChange) => void, indexes: readonly TableIndex<Row>[] = []) {
     this.name = name;
     this.record = record;
+    this.indexes = indexes;
   }
 
   get(key: string): Row | undefined {
@@ -37,7 +47,7 @@ export class MemoryTable<Row> {
 
   put(key: string, row: Row): void {
     this.change(key, row);
-    this.rows.set(key, row);
+    this.replace(key, row);
   }
 
   /**
@@ -55,7 +65,7 @@ export class MemoryTable<Row> {
   delete(key: string): void {
     if (!this.rows.has(key)) return;
     this.change(key, undefined);
-    this.rows.delete(key);
+    this.replace(key, undefined);
   }
 
   values(): IterableIterator<Row> {
@@ -67,8 +77,14 @@ export class MemoryTable<Row> {
   }
 
   undo({ key, before }: RowChange): void {
-    if (before === undefined) this.rows.delete(key);
-    else this.rows.set(key, before as Row);
+    this.replace(key, before as Row | undefined);
+  }
+
+  private replace(key: string, after: Row | undefined): void {
+    const before = this.rows.get(key);
+    for (const index of this.indexes) index.replace(key, before, after);
+    if (after === undefined) this.rows.delete(key);
+    else this.rows.set(key, after);
   }
 
   private change(key: string, after: Row | undefined): void {
@@ -76,18 +92,55 @@ export class MemoryTable<Row> {
   }
 }
 
+type SequenceName = 'task' | 'session' | 'cursor' | 'stream' | 'fact';
+
 /** A database sequence. `last` is the number that the sequence has assigned last. */
 export type Sequence = { readonly last: number };
 
+/** A result, and 1 once its trainer has collected it, else 0. */
+export type StoredResult = ResultRow & { readonly collected: number };
+
 export type StoredTask = TaskRow & { readonly order_no: number };
+
+const byPlace = (a: SessionRow, b: SessionRow): number => b.priority - a.priority || a.queue_order - b.queue_order;
+const byDuration = (a: SessionRow, b: SessionRow): number =>
+  b.priority - a.priority || b.expected_ms - a.expected_ms || a.queue_order - b.queue_order;
+const byCursor = (a: StoredResult, b: StoredResult): number => a.cursor - b.cursor;
+const queuedOf = (row: SessionRow): string | null => (row.status === 'QUEUED' ? row.trainer : null);
+const isLeased = (row: SessionRow): boolean => row.lease_expires_ms !== null;
+/** Value of an index whose rows are all in one group. */
+export const ALL = 'all';
 
 /** All tables of one in-memory database, and a list of the changes since the last call of `take`. */
 export class MemoryState {
   private changes: RowChange[] = [];
   readonly tasks: MemoryTable<StoredTask>;
   readonly sessions: MemoryTable<SessionRow>;
+  readonly sessionsByTask = new GroupIndex<SessionRow>((row) => row.task_id);
+  /** Leased sessions by node. */
+  readonly held = new GroupIndex<SessionRow>((row) => (isLeased(row) ? row.node_id : null));
+  readonly leasedByTrainer = new GroupIndex<SessionRow>((row) => (isLeased(row) ? row.trainer : null));
+  /** Sessions whose cancellation their node does not know yet, by node. */
+  readonly cancelPending = new GroupIndex<SessionRow>((row) => (row.cancel_requested === 1 ? row.node_id : null));
+  /** Queued sessions by trainer, in the order in which they are leased. */
+  readonly queue = new SortedIndex<SessionRow>(queuedOf, byPlace);
+  /** The same, with the longest expected duration first. */
+  readonly longestQueue = new SortedIndex<SessionRow>(queuedOf, byDuration);
+  readonly resultsByTask = new SortedIndex<StoredResult>((row) => row.task_id, byCursor);
+  readonly resultsByTrainer = new SortedIndex<StoredResult>((row) => row.trainer, byCursor);
+  readonly resultsInOrder = new SortedIndex<StoredResult>(() => ALL, byCursor);
+  /** Results that were not collected yet, by trainer. */
+  readonly uncollected = new GroupIndex<StoredResult>((row) => (row.collected === 0 ? row.trainer : null));
+  readonly deliveriesBySession = new GroupIndex<DeliveryRow>((row) => row.session_id);
+  readonly tasksByKey = new GroupIndex<StoredTask>((row) => row.idempotency_key);
+  readonly unfinishedCancelled = new GroupIndex<StoredTask>((row) =>
+    row.status === 'cancelled' && row.ended_ms === null ? ALL : null,
+  );
+  readonly tasksWithDeadline = new GroupIndex<StoredTask>((row) =>
+    row.status === 'running' && row.deadline_ms !== null ? ALL : null,
+  );
   /** Results by session id. */
-  readonly results: MemoryTable<ResultRow>;
+  readonly results: MemoryTable<StoredResult>;
   /** Deliveries of nodes. The key is `<session id>/<lease epoch>` of the delivered attempt. */
   readonly deliveries: MemoryTable<DeliveryRow>;
   readonly nodes: MemoryTable<NodeRow>;
@@ -100,14 +153,29 @@ export class MemoryState {
   readonly consumers: MemoryTable<ConsumerRow>;
   /** Aliases of tasks. The key is `<API>/<alias>`. */
   readonly aliases: MemoryTable<AliasRow>;
+  readonly batchStreams: MemoryTable<BatchStreamRow & { readonly order_no: number }>;
+  /** Rows of batch streams. The key is `<batch id>/<row index>`. */
+  readonly batchRows: MemoryTable<BatchDataRow>;
+  /** Plans of epochs. The key is `<batch id>/<epoch>`. */
+  readonly batchPlans: MemoryTable<{ readonly batch_id: string; readonly rows: string }>;
+  /** Groups of batch streams. The key is `<batch id>/<group number>`. */
+  readonly batchGroups: MemoryTable<BatchGroupRow>;
+  /** Facts of ended sessions by session id. */
+  readonly facts: MemoryTable<StoredFact>;
   private readonly sequences: MemoryTable<Sequence>;
 
   constructor() {
     const record = (change: RowChange): void => void this.changes.push(change);
-    this.tasks = new MemoryTable('tasks', record);
-    this.sessions = new MemoryTable('sessions', record);
-    this.results = new MemoryTable('results', record);
-    this.deliveries = new MemoryTable('deliveries', record);
+    this.tasks = new MemoryTable('tasks', record, [this.tasksByKey, this.unfinishedCancelled, this.tasksWithDeadline]);
+    this.sessions = new MemoryTable('sessions', record, [
+      ...[this.sessionsByTask, this.held, this.leasedByTrainer, this.cancelPending],
+      ...[this.queue, this.longestQueue],
+    ]);
+    this.results = new MemoryTable('results', record, [
+      ...[this.resultsByTask, this.resultsByTrainer, this.resultsInOrder],
+      this.uncollected,
+    ]);
+    this.deliveries = new MemoryTable('deliveries', record, [this.deliveriesBySession]);
     this.nodes = new MemoryTable('nodes', record);
     this.callbacks = new MemoryTable('callbacks', record);
     this.tombstones = new MemoryTable('tombstones', record);
@@ -117,17 +185,22 @@ export class MemoryState {
     this.durations = new MemoryTable('durations', record);
     this.consumers = new MemoryTable('consumers', record);
     this.aliases = new MemoryTable('aliases', record);
+    this.batchStreams = new MemoryTable('batch_streams', record);
+    this.batchRows = new MemoryTable('batch_rows', record);
+    this.batchPlans = new MemoryTable('batch_plans', record);
+    this.batchGroups = new MemoryTable('batch_groups', record);
+    this.facts = new MemoryTable('session_facts', record);
     this.sequences = new MemoryTable('sequences', record);
   }
 
-  next(sequence: 'task' | 'session' | 'cursor'): number {
+  next(sequence: SequenceName): number {
     const last = (this.sequences.get(sequence)?.last ?? 0) + 1;
     this.sequences.put(sequence, { last });
     return last;
   }
 
   /** Returns the number that a sequence has assigned last; 0 when it has assigned no number yet. */
-  lastOf(sequence: 'task' | 'session' | 'cursor'): number {
+  lastOf(sequence: SequenceName): number {
     return this.sequences.get(sequence)?.last ?? 0;
   }
 

@@ -9,6 +9,8 @@ import type {
   StoreTables,
   TombstoneTable,
 } from '../../../src/store/store.ts';
+import { batchesOf } from './batches.ts';
+import { factsTable } from './facts.ts';
 import { MemoryResults } from './results.ts';
 import { MemorySessions } from './sessions.ts';
 import type { MemoryState } from './state.ts';
@@ -41,6 +43,8 @@ export function tablesOf(state: MemoryState): StoreTables {
     serviceTime: serviceTimeOf(state),
     durations: durationsOf(state),
     aliases: aliasesOf(state),
+    batches: batchesOf(state),
+    facts: factsTable(state),
   };
 }
 
@@ -50,6 +54,14 @@ function nodesOf({ nodes }: MemoryState): NodeTable {
     get: async (nodeId) => nodes.get(nodeId),
     lock: async (nodeId) => nodes.get(nodeId),
     list: async () => sorted(nodes.values(), (row: NodeRow) => row.node_id),
+    draining: async () => nodes.where((row) => row.draining === 1),
+    hasOther: async (nodeId, seenSinceMs) => {
+      for (const row of nodes.values()) {
+        const accepts = row.draining === 0 && row.refuses === null && row.last_seen_ms >= seenSinceMs;
+        if (row.node_id !== nodeId && accepts) return true;
+      }
+      return false;
+    },
     update: async (nodeId, patch) => void nodes.patch(nodeId, patch),
     remove: async (nodeId) => nodes.delete(nodeId),
   };

@@ -1,8 +1,8 @@
 import { FloeError } from '../../../src/core/errors.ts';
 import type { TaskState } from '../../../src/schema/index.ts';
 import type { EndedCounts, TaskPatch, TaskRow } from '../../../src/store/rows.ts';
-import type { TaskTable } from '../../../src/store/store.ts';
-import type { MemoryState, StoredTask } from './state.ts';
+import type { Removed, TaskTable } from '../../../src/store/store.ts';
+import { ALL, type MemoryState, type StoredTask } from './state.ts';
 
 export class MemoryTasks implements TaskTable {
   private readonly state: MemoryState;
@@ -36,7 +36,7 @@ export class MemoryTasks implements TaskTable {
   }
 
   async findByKey(idempotencyKey: string): Promise<TaskRow | undefined> {
-    return this.state.tasks.where((row) => row.idempotency_key === idempotencyKey)[0];
+    return this.state.tasksByKey.of(idempotencyKey)[0];
   }
 
   async list({ status, limit }: { status: TaskState | null; limit: number }): Promise<TaskRow[]> {
@@ -66,13 +66,14 @@ export class MemoryTasks implements TaskTable {
   }
 
   async overdue(nowMs: number, limit: number): Promise<TaskRow[]> {
-    return this.state.tasks
-      .where((row) => row.status === 'running' && row.deadline_ms !== null && row.deadline_ms <= nowMs)
+    return this.state.tasksWithDeadline
+      .of(ALL)
+      .filter((row) => (row.deadline_ms ?? 0) <= nowMs)
       .slice(0, limit);
   }
 
   async unfinishedCancelled(limit: number): Promise<TaskRow[]> {
-    return this.state.tasks.where((row) => row.status === 'cancelled' && row.ended_ms === null).slice(0, limit);
+    return this.state.unfinishedCancelled.of(ALL).slice(0, limit);
   }
 
   async countByStatus(): Promise<ReadonlyMap<TaskState, number>> {
@@ -81,29 +82,44 @@ export class MemoryTasks implements TaskTable {
     return counts;
   }
 
-  async removeEnded(endedBeforeMs: number, limit: number): Promise<number> {
+  /** Does nothing, because the tasks themselves are counted. */
+  async foldCounts(): Promise<void> {}
+
+  async removeEnded(endedBeforeMs: number, limit: number): Promise<Removed> {
     const { state } = this;
     const waiting = new Set([
-      ...state.results.where((row) => row.collected === 0).map((row) => row.task_id),
+      ...state.uncollected.all().map((row) => row.task_id),
       ...state.callbacks.where((row) => row.delivered_at === null).map((row) => row.task_id),
     ]);
     const ended = state.tasks
       .where((row) => row.ended_ms !== null && row.ended_ms < endedBeforeMs && !waiting.has(row.task_id))
-      .sort((a, b) => (a.ended_ms ?? 0) - (b.ended_ms ?? 0))
-      .slice(0, limit);
-    for (const { task_id } of ended) this.remove(task_id);
-    return ended.length;
+      .sort((a, b) => (a.ended_ms ?? 0) - (b.ended_ms ?? 0));
+    const removed = { tasks: 0, sessions: 0 };
+    for (const { task_id } of ended) {
+      const sessions = state.sessionsByTask.of(task_id).map((row) => row.session_id);
+      const left = limit - removed.sessions;
+      if (removed.tasks > 0 && sessions.length > left) break;
+      for (const id of sessions.slice(0, left)) this.removeSession(id);
+      removed.sessions += Math.min(sessions.length, left);
+      if (sessions.length > left) break;
+      this.removeTask(task_id);
+      removed.tasks++;
+    }
+    return removed;
   }
 
-  private remove(taskId: string): void {
+  private removeSession(sessionId: string): void {
     const { state } = this;
-    for (const { session_id } of state.sessions.where((row) => row.task_id === taskId)) {
-      for (const { epoch } of state.deliveries.where((row) => row.session_id === session_id)) {
-        state.deliveries.delete(`${session_id}/${epoch}`);
-      }
-      state.results.delete(session_id);
-      state.sessions.delete(session_id);
+    for (const { epoch } of state.deliveriesBySession.of(sessionId)) {
+      state.deliveries.delete(`${sessionId}/${epoch}`);
     }
+    state.results.delete(sessionId);
+    state.sessions.delete(sessionId);
+    state.facts.delete(sessionId);
+  }
+
+  private removeTask(taskId: string): void {
+    const { state } = this;
     state.callbacks.delete(taskId);
     for (const { api, alias } of state.aliases.where((row) => row.task_id === taskId))
       state.aliases.delete(`${api}/${alias}`);

@@ -1,0 +1,48 @@
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import type { AxeResults } from 'axe-core';
+import { type Browser, chromium, type Page } from 'playwright-core';
+
+const CHROMIUM = '/usr/bin/chromium';
+
+/** Why the page cannot be shown here; `null` when it can. */
+export function missingBrowser(): string | null {
+  return existsSync(CHROMIUM) ? null : `there is no ${CHROMIUM}: install the package chromium`;
+}
+
+export function openBrowser(): Promise<Browser> {
+  // Chromium's own sandbox needs user namespaces, which root and containers often lack. It shows only pages of this machine here.
+  return chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
+}
+
+/** A page with what went wrong on it. */
+export type WatchedPage = { readonly page: Page; readonly problems: string[] };
+
+/** Opens a page whose errors, messages in the console and requests to other servers are collected. */
+export async function openPage(browser: Browser, origin: string): Promise<WatchedPage> {
+  const page = await browser.newPage({ viewport: { width: 1280, height: 860 } });
+  const problems: string[] = [];
+  page.on('console', (message) => {
+    if (message.type() === 'error' || message.type() === 'warning') problems.push(`console: ${message.text()}`);
+  });
+  page.on('pageerror', (error) => problems.push(`error: ${error.message}`));
+  page.on('request', (request) => {
+    const url = request.url();
+    if (!url.startsWith(origin) && !url.startsWith('data:')) problems.push(`request to ${url}`);
+  });
+  return { page, problems };
+}
+
+const axeSource = readFile(createRequire(import.meta.url).resolve('axe-core'), 'utf8');
+
+/** Returns the serious and critical violations of accessibility on a page, each with its first element. */
+export async function seriousViolations(page: Page): Promise<string[]> {
+  await page.evaluate(await axeSource);
+  const results = await page.evaluate(() =>
+    (globalThis as unknown as { axe: { run(): Promise<AxeResults> } }).axe.run(),
+  );
+  return results.violations
+    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    .map(({ id, nodes }) => `${id}: ${nodes[0]?.html ?? ''}`);
+}

@@ -1,0 +1,80 @@
+import { parse as parseToml } from 'smol-toml';
+import { parseAllDocuments } from 'yaml';
+import { z } from 'zod';
+import { configFileSchema } from '../../src/cli/config-file.ts';
+import { clusterConfigSchema } from '../../src/deployment/cluster-config.ts';
+import { topologySchema } from '../../src/deployment/topology.ts';
+import { groupFileSchema } from '../../src/envs/groups/group-file.ts';
+import { batchStreamRequestSchema, taskRequestSchema } from '../../src/schema/index.ts';
+import { parseScenarios } from '../../src/sim/index.ts';
+import type { Block } from './blocks.ts';
+import type { Finding } from './finding.ts';
+
+type Check = (value: Record<string, unknown>) => void;
+
+/** Keys that only a result has, so that an object with one is no part of a task. */
+const KEYS_OF_RESULTS = ['outcome', 'reward', 'traces', 'call_kind', 'error'];
+
+/**
+ * The forms of data that the project reads, by the keys that an object of the form may have at its top. The first form that has all keys of a block is its
+ * form. A task and a batch stream may be shown in part.
+ */
+const FORMS: readonly { readonly name: string; readonly keys: readonly string[]; readonly check: Check }[] = [
+  form('the config file', configFileSchema),
+  form('a task', taskRequestSchema.partial()),
+  form('a batch stream', batchStreamRequestSchema.partial()),
+  { name: 'scenarios', keys: ['scenarios'], check: (value) => void parseScenarios(value, 'the block') },
+  form('environment groups', groupFileSchema),
+  { name: 'a cluster file', keys: keysOf(clusterConfigSchema), check: checkAs(clusterConfigSchema) },
+  { name: 'a topology', keys: keysOf(topologySchema), check: checkAs(topologySchema) },
+];
+
+/** Checks blocks of YAML, JSON and TOML: each must be well-formed, and valid where it has the form of data that the project reads. */
+export function checkData(blocks: readonly Block[]): { readonly forms: number; readonly findings: readonly Finding[] } {
+  let forms = 0;
+  const findings = blocks.flatMap((block): Finding[] => {
+    const where = `${block.page}:${block.line}`;
+    try {
+      for (const value of valuesOf(block)) {
+        const found = formOf(value);
+        if (found === null) continue;
+        forms++;
+        found.check(value as Record<string, unknown>);
+      }
+      return [];
+    } catch (error) {
+      return [{ where, problem: error instanceof z.ZodError ? z.prettifyError(error) : (error as Error).message }];
+    }
+  });
+  return { forms, findings };
+}
+
+function valuesOf({ language, text }: Block): unknown[] {
+  if (language === 'json') return [JSON.parse(text)];
+  if (language === 'toml') return [parseToml(text)];
+  return parseAllDocuments(text).map((document) => {
+    const [error] = document.errors;
+    if (error !== undefined) throw error;
+    return document.toJS() as unknown;
+  });
+}
+
+function formOf(value: unknown): (typeof FORMS)[number] | null {
+  if (typeof value !== 'object' || value === null) return null;
+  const keys = Object.keys(value);
+  if (keys.some((key) => KEYS_OF_RESULTS.includes(key))) return null;
+  return FORMS.find((one) => keys.every((key) => one.keys.includes(key))) ?? null;
+}
+
+function form(name: string, schema: z.ZodObject): (typeof FORMS)[number] {
+  return { name, keys: keysOf(schema), check: checkAs(schema) };
+}
+
+function checkAs(schema: z.ZodType): Check {
+  return (value) => void schema.parse(value);
+}
+
+function keysOf(schema: z.ZodType): string[] {
+  const json = z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' });
+  return Object.keys(json.properties ?? {});
+}

@@ -1,0 +1,72 @@
+// `npm run verify -- envs`: checks every environment without a model, plays episodes of every environment and of every agent through a whole
+// floe with the simulated engine, sends malformed calls to the loop of agents, and lets a tool of an operator have each defect. Every sampled
+// token is compared with the engine's ledger.
+//
+//   npm run verify -- envs [--seeds N] [--quick] [--json [FILE]]
+//
+// Ends with "envs: E environments, A agents, P passed, F failed". `--quick` plays two seeds of each environment and sends 1,000 malformed
+// calls instead of 10,000, runs four guides instead of six, has each defect of a tool once instead of five times, and leaves out the
+// environments of Python packages (gem-llm, verifiers), which are installed from PyPI.
+import { writeFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import { checkEnvironment } from '../../src/envs/check.ts';
+import { ENVIRONMENTS } from '../../src/envs/registry.ts';
+import { takeJsonOption } from '../../tools/json-option.ts';
+import { agentNames, runAgents } from './agents.ts';
+import type { Finding } from './finding.ts';
+import { runGuides } from './guides.ts';
+import { runHostileTools } from './hostile-tools.ts';
+import { runMalformedCalls } from './malformed-calls.ts';
+import { playEnvironments } from './play.ts';
+import { runPythonPackages } from './python-packages.ts';
+
+const { args, json } = takeJsonOption(process.argv.slice(2));
+const { values: options } = parseArgs({
+  args: [...args],
+  options: { seeds: { type: 'string' }, quick: { type: 'boolean', default: false } },
+});
+const SEEDS = Number(options.seeds ?? (options.quick ? 2 : 8));
+const MALFORMED_CALLS = options.quick ? 1_000 : 10_000;
+
+async function checkAll(): Promise<Finding[]> {
+  const findings: Finding[] = [];
+  for (const definition of ENVIRONMENTS) {
+    const { signal } = new AbortController();
+    const check = await checkEnvironment(definition, {}, { seeds: 20, malformed: 1_000, signal });
+    const { problems, perfect, random, idle } = check;
+    const scores = `perfect ${perfect?.toFixed(2)}, random ${random?.toFixed(2)}, idle ${idle?.toFixed(2)}`;
+    findings.push({ what: `check ${definition.name}`, isPassed: problems.length === 0, detail: problems[0] ?? scores });
+  }
+  return findings;
+}
+
+const findings: Finding[] = [];
+for (const [part, run] of [
+  ['checks', checkAll],
+  ['environments', () => playEnvironments(SEEDS)],
+  ['agents', runAgents],
+  ['python packages', async () => (options.quick ? [] : runPythonPackages())],
+  ['guides', () => runGuides(options.quick)],
+  ['malformed calls', () => runMalformedCalls(MALFORMED_CALLS)],
+  ['tools with defects', () => runHostileTools(options.quick ? 1 : 5)],
+] as const) {
+  console.log(`▸ ${part}`);
+  for (const finding of await run()) {
+    findings.push(finding);
+    console.log(`${finding.isPassed ? 'passed' : 'FAILED'}  ${finding.what.padEnd(34)}  ${finding.detail}`);
+  }
+}
+
+const failed = findings.filter(({ isPassed }) => !isPassed).length;
+const keys = {
+  environments: ENVIRONMENTS.length,
+  agents: agentNames().length,
+  passed: findings.length - failed,
+  failed,
+};
+console.log(
+  `envs: ${keys.environments} environments, ${keys.agents} agents, ${keys.passed} passed, ${keys.failed} failed`,
+);
+if (json.line) console.log(JSON.stringify(keys));
+if (json.file !== null) writeFileSync(json.file, `${JSON.stringify({ ...keys, findings }, null, 2)}\n`);
+if (failed > 0) process.exitCode = 1;

@@ -1,0 +1,68 @@
+// Compares the tokens of sessions with PyTorch's log-probabilities, and shows that the comparison notices defects.
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { packageRoot } from '../../src/core/package-root.ts';
+import type { SessionResult } from '../../src/schema/index.ts';
+import { encodeExport, trainingGroups } from '../../src/trainers/index.ts';
+import { runPython } from './processes.ts';
+
+const PROGRAM = join(packageRoot(), 'verify', 'learn-real', 'recompute.py');
+/** Smallest difference of log-probabilities that a shift by one token must cause. */
+const NOTICED_DIFFERENCE = 1;
+/** Smallest share of the samples that a shift by one token must change. A sample of which the policy is certain may have equal log-probabilities. */
+const NOTICED_SHARE = 0.99;
+
+/** What recompute.py reports. */
+type Report = {
+  readonly traces: number;
+  readonly tokens_compared: number;
+  readonly max_abs_logprob_diff: number;
+  readonly p999: number;
+  /** Mean of the probability that PyTorch computes, divided by the recorded one. */
+  readonly ratio_mean: number;
+  /** Tokens whose version is unknown. They are not compared. */
+  readonly tokens_without_version: number;
+  readonly spanning_traces: number;
+  /** Replies that an update reached, and the largest difference of their tokens; `null` without such replies. */
+  readonly spanning_replies: number;
+  readonly max_abs_logprob_diff_spanning: number | null;
+  /** The difference that these tokens would have if the engine had kept the cache of the old weights. */
+  readonly max_abs_logprob_diff_kept_cache: number | null;
+  /** Samples that the trainer took, and those of them that differ from every trace. */
+  readonly taken_samples: number;
+  readonly unmatched_samples: number;
+};
+
+export type Comparison = Report & { readonly notices_shifted_logprobs: boolean; readonly notices_shifted_ids: boolean };
+
+type Input = {
+  readonly results: readonly SessionResult[];
+  /** File with the samples that the trainer took. */
+  readonly taken: string;
+  /** Folder with the weights of each version. */
+  readonly weights: string;
+  readonly dir: string;
+  readonly name: string;
+};
+
+/** Recomputes every token of the results, then again with recorded log-probabilities and with ids that are shifted by one token. */
+export async function compareTokens(
+  python: string,
+  { results, taken, weights, dir, name }: Input,
+): Promise<Comparison> {
+  const traces = join(dir, `${name}-traces.jsonl`);
+  writeFileSync(traces, encodeExport(trainingGroups(results), { format: 'floe' }, 'jsonl'));
+  const recompute = async (...shift: readonly string[]): Promise<Report> => {
+    const output = join(dir, `${name}-compared${shift.join('')}.json`);
+    const args = [PROGRAM, traces, weights, '--taken', taken, '--output', output, ...shift];
+    await runPython(python, args, {}, join(dir, `${name}-compared.log`));
+    return JSON.parse(readFileSync(output, 'utf8')) as Report;
+  };
+  const report = await recompute();
+  const [logprobs, ids] = [await recompute('--shift', 'logprobs'), await recompute('--shift', 'ids')];
+  return { ...report, notices_shifted_logprobs: notices(logprobs), notices_shifted_ids: notices(ids) };
+}
+
+function notices({ max_abs_logprob_diff: largest, taken_samples, unmatched_samples }: Report): boolean {
+  return largest > NOTICED_DIFFERENCE && unmatched_samples >= NOTICED_SHARE * taken_samples;
+}

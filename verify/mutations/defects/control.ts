@@ -1,0 +1,115 @@
+import type { Mutation } from '../mutation.ts';
+
+/** Defects in the handling of leases, keys and retries, and of what is durable. */
+export const CONTROL_DEFECTS: readonly Mutation[] = [
+  {
+    name: 'leases: a heartbeat with an old epoch renews the next lease',
+    file: 'src/rollout/nodes/heartbeats.ts',
+    find: 'row.node_id === nodeId && row.epoch === epoch &&',
+    replace: 'row.node_id === nodeId &&',
+    tests: ['test/rollout/sessions/stale-leases.test.ts'],
+  },
+  {
+    name: 'leases: a node is not ordered to stop an old epoch of a session that has ended',
+    file: 'src/rollout/nodes/heartbeats.ts',
+    find: 'row === undefined || row.epoch !== epoch',
+    replace: 'row === undefined',
+    tests: ['test/rollout/sessions/stale-leases.test.ts'],
+  },
+  {
+    name: 'leases: a returned lease requeues the session although its next epoch is leased',
+    file: 'src/rollout/sessions/claim.ts',
+    find: "row.status !== 'LEASED' || row.epoch !== epochs.get(row.session_id)",
+    replace: "row.status !== 'LEASED'",
+    tests: ['test/rollout/sessions/stale-leases.test.ts'],
+  },
+  {
+    name: 'leases: a late result of an old epoch is a conflict when the same node holds the next one',
+    file: 'src/rollout/sessions/deliver.ts',
+    find: 'if (row.epoch !== summary.epoch || row.node_id !== nodeId)',
+    replace: 'if (row.node_id !== nodeId)',
+    tests: ['test/rollout/sessions/stale-leases.test.ts'],
+  },
+  {
+    name: 'leases: an expired lease is taken back although it was renewed since it was found',
+    file: 'src/rollout/sessions/retry.ts',
+    find: 'row.lease_expires_ms === null || row.lease_expires_ms > nowMs',
+    replace: 'row.lease_expires_ms === null',
+    tests: ['test/rollout/sessions/stale-leases.test.ts'],
+  },
+  {
+    name: 'journal: a full segment is deleted when one of its attempts is released',
+    file: 'src/proxy/journal/journal.ts',
+    find: 'segment.attempts.delete(key) && segment.sealed && segment.attempts.size === 0',
+    replace: 'segment.attempts.delete(key) && segment.sealed',
+    tests: ['test/proxy/journal'],
+  },
+  {
+    name: 'journal: a segment that records are written to is deleted',
+    file: 'src/proxy/journal/journal.ts',
+    find: 'segment.attempts.delete(key) && segment.sealed && segment.attempts.size === 0',
+    replace: 'segment.attempts.delete(key) && segment.attempts.size === 0',
+    tests: ['test/proxy/journal'],
+  },
+  {
+    name: 'journal: a record has only the first version span',
+    file: 'src/tokens/codec.ts',
+    find: 'versionSpans: completion.versionSpans,',
+    replace: 'versionSpans: completion.versionSpans.slice(0, 1),',
+    tests: ['test/tokens'],
+  },
+  {
+    name: 'keys: a key in the other case is accepted',
+    file: 'src/proxy/session/keys.ts',
+    find: "hash('sha256', key, ",
+    replace: "hash('sha256', key.toLowerCase(), ",
+    tests: ['test/proxy/http'],
+  },
+  {
+    name: 'keys: a key that decodes to the same bytes is accepted',
+    file: 'src/proxy/session/keys.ts',
+    find: "hash('sha256', key, ",
+    replace: "hash('sha256', Buffer.from(key, 'base64url'), ",
+    tests: ['test/proxy/http'],
+  },
+  {
+    name: 'keys: a longer key is accepted',
+    file: 'src/proxy/session/keys.ts',
+    find: "hash('sha256', key, ",
+    replace: "hash('sha256', key.slice(0, 43), ",
+    tests: ['test/proxy/http'],
+  },
+  {
+    name: 'keys: the last character of a key is ignored',
+    file: 'src/proxy/session/keys.ts',
+    find: "hash('sha256', key, ",
+    replace: "hash('sha256', key.slice(0, 42), ",
+    tests: ['test/proxy/http'],
+  },
+  {
+    name: 'keys: the key of an agent that has ended is accepted while the session is evaluated',
+    file: 'src/gateway/session/session-runner.ts',
+    find: '          release();\n          await session.close();',
+    replace: '          release();',
+    tests: ['test/gateway/session/ended-agent.test.ts'],
+  },
+  {
+    name: 'retries: a retry joins an equal call of another session',
+    file: 'src/proxy/session/repeated-requests.ts',
+    find: 'private readonly calls = new Map<string, readonly Call[]>();',
+    replace: 'private readonly calls = CALLS;',
+    also: {
+      find: 'export class RepeatedRequests {',
+      replace: 'const CALLS = new Map<string, readonly Call[]>();\nexport class RepeatedRequests {',
+    },
+    tests: ['test/proxy/session'],
+  },
+  {
+    name: 'rewards: an agent that used up its time gets 0 when the evaluation does not end',
+    file: 'src/gateway/session/postrun-stage.ts',
+    find: '    failEvaluation(attempt, error);\n    // The reward',
+    replace:
+      "    failEvaluation(attempt, error);\n    if (outcome === 'agent_timeout') return { reward: 0, details: {} };\n    // The reward",
+    tests: ['test/gateway/session/ended-agent.test.ts'],
+  },
+];

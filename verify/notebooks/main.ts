@@ -1,0 +1,108 @@
+// `npm run verify -- notebooks [--json [FILE]]`: runs the notebooks of examples/notebooks. Those in Python run in Jupyter's kernel, by nbclient. The
+// cells of those in JavaScript are joined to a module, which Node runs, because no kernel for Node can be installed without a build.
+// Ends with "notebooks: N notebooks, C cells, F failed".
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { homedir, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { packageRoot } from '../../src/core/package-root.ts';
+import { takeJsonOption } from '../../tools/json-option.ts';
+import { freePort } from '../services/ports.ts';
+import { venvAt } from '../services/venv.ts';
+
+const ROOT = packageRoot();
+const FOLDER = join(ROOT, 'examples', 'notebooks');
+const PACKAGES = ['nbclient==0.10.2', 'ipykernel==7.4.0', 'numpy==2.3.4'];
+/** Maximum time in milliseconds that a notebook takes. */
+const TIMEOUT_MS = 300_000;
+const TOKEN = 'token-of-the-notebooks';
+/** Runs the notebook of its first argument in the folder of its second one, and raises the error of a cell. */
+const RUN_NOTEBOOK = `import sys, nbformat
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(notebook, timeout=300, resources={"metadata": {"path": sys.argv[2]}}).execute()
+cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+texts = [output.get("text", "") for cell in cells for output in cell.outputs]
+print([text for text in texts if text][-1].strip().splitlines()[-1])`;
+
+type Cell = { readonly cell_type: string; readonly source: readonly string[] };
+type Notebook = {
+  readonly cells: readonly Cell[];
+  readonly metadata: { readonly kernelspec: { readonly language: string } };
+};
+
+function codeOf({ cells }: Notebook): string[] {
+  return cells.flatMap(({ cell_type, source }) => (cell_type === 'code' ? [source.join('')] : []));
+}
+
+/** Runs a program in a folder and returns the last line that it prints. Throws an Error with its output when it fails. */
+function lastLine(program: string, args: readonly string[], cwd: string, env: NodeJS.ProcessEnv): string {
+  const { status, stdout, stderr } = spawnSync(program, args, { cwd, env, encoding: 'utf8', timeout: TIMEOUT_MS });
+  if (status !== 0) throw new Error(`exit ${status}: ${`${stdout}${stderr}`.trim().slice(-1_500)}`);
+  return stdout.trim().split('\n').at(-1) ?? '';
+}
+
+/** Runs the cells of a notebook in JavaScript. They see the package floe, and nothing else. */
+function runInNode(notebook: Notebook, dir: string): string {
+  const modules = join(dir, 'node_modules');
+  mkdirSync(modules);
+  symlinkSync(ROOT, join(modules, 'floe'));
+  const file = join(dir, 'notebook.mjs');
+  writeFileSync(file, codeOf(notebook).join('\n\n'));
+  return lastLine(process.execPath, [file], dir, process.env);
+}
+
+/** Runs a notebook in Python, with the server that its first cell describes. */
+async function runInPython(path: string, dir: string): Promise<string> {
+  const { python, pip } = venvAt(join(homedir(), '.cache', 'floe', 'notebooks'));
+  pip('install', '--quiet', '--disable-pip-version-check', ...PACKAGES);
+  const port = await freePort();
+  const env = {
+    ...process.env,
+    FLOE_HOME: join(dir, 'home'),
+    FLOE_URL: `http://127.0.0.1:${port}`,
+    FLOE_TOKEN: TOKEN,
+    PYTHONPATH: join(ROOT, 'python', 'src'),
+    PYTHONDONTWRITEBYTECODE: '1',
+  };
+  const scenario = /floe up --sim --scenario (\S+)/.exec(readFileSync(path, 'utf8'))?.[1]?.replace(/\\n.*/, '') ?? '';
+  const main = join(ROOT, 'dist', 'cli', 'main.js');
+  const args = [main, 'up', '--sim', '--scenario', join(ROOT, scenario), '--port', String(port), '--log-level', 'warn'];
+  const server = spawn(process.execPath, args, { cwd: dir, env, stdio: ['ignore', 'pipe', 'inherit'] });
+  const ended = once(server, 'exit');
+  try {
+    for await (const line of createInterface({ input: server.stdout })) if (line.startsWith('Submit a task')) break;
+    server.stdout.resume();
+    return lastLine(python, ['-c', RUN_NOTEBOOK, path, FOLDER], dir, env);
+  } finally {
+    server.kill('SIGTERM');
+    await ended;
+  }
+}
+
+const { json } = takeJsonOption(process.argv.slice(2));
+const names = readdirSync(FOLDER).filter((name) => name.endsWith('.ipynb'));
+let cells = 0;
+let failed = 0;
+for (const name of names) {
+  const path = join(FOLDER, name);
+  const notebook = JSON.parse(readFileSync(path, 'utf8')) as Notebook;
+  const dir = mkdtempSync(join(tmpdir(), 'floe-notebook-'));
+  cells += codeOf(notebook).length;
+  try {
+    const isPython = notebook.metadata.kernelspec.language === 'python';
+    console.log(`passed  ${name}: ${isPython ? await runInPython(path, dir) : runInNode(notebook, dir)}`);
+  } catch (error) {
+    failed++;
+    console.log(`FAILED  ${name}: ${(error as Error).message}`);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+const keys = { notebooks: names.length, cells, failed };
+console.log(`notebooks: ${names.length} notebooks, ${cells} cells, ${failed} failed`);
+if (json.line) console.log(JSON.stringify(keys));
+if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(keys)}\n`);
+if (failed > 0) process.exitCode = 1;
