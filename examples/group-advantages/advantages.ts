@@ -1,6 +1,6 @@
 // Runs one task as a group of eight samples with rewards of 0 and 1, and computes the group-relative advantages as a GRPO trainer does.
 //
-//   npm run verify -- examples 02       or, with Node 22.18 and newer: npm run build && node examples/02-group-advantages.ts
+//   node examples/group-advantages/advantages.ts       (in a built clone, with Node 22.18 and newer)
 import assert from 'node:assert/strict';
 import type { SessionResult } from 'floe/schema';
 import { type ScenarioInput, startTestService } from 'floe/testing';

@@ -1,6 +1,6 @@
 // Submits a task whose agent is one shell command, and collects its results as a trainer does.
 //
-//   npm run verify -- examples 01       or, with Node 22.18 and newer: npm run build && node examples/01-submit-and-collect.ts
+//   node examples/submit-and-collect/collect.ts       (in a built clone, with Node 22.18 and newer)
 import assert from 'node:assert/strict';
 import { startTestService } from 'floe/testing';
 
