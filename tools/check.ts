@@ -12,6 +12,7 @@ const STEPS: readonly (readonly [name: string, command: readonly string[]])[] = 
   ['structure (import rules, sizes, forbidden calls, words)', [tool('lint.js')]],
   ['unused exports and files', [program('knip/bin/knip.js')]],
   ['types', [program('typescript/bin/tsc'), '-p', 'tsconfig.test.json']],
+  ['types of the dashboard', [program('typescript/bin/tsc'), '-p', 'dashboard']],
   ['generated files', [tool('generate.js'), '--check']],
   ['tests', [tool('test.js')]],
 ];

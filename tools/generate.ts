@@ -1,6 +1,7 @@
 /**
  * `npm run generate` writes the files that are derived from the code: docs/openapi.json from the schemas and the route table,
- * docs/errors.md from the error table, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, docs/metrics.md
+ * docs/errors.md from the error table, docs/cli.md from the commands, docs/typescript-reference.md and
+ * docs/python-reference.md from the clients, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, docs/metrics.md
  * from the metric registries, the table of denied system calls in docs/runtimes.md, and src/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing, and fails when a
  * committed file differs.
  */
@@ -16,6 +17,9 @@ import { ServerMetrics } from '../src/observe/server-metrics.ts';
 import { openApi } from '../src/rollout/index.ts';
 import { COUNTERS } from '../src/rollout/status/counters.ts';
 import { DENIED_GROUPS } from '../src/runtimes/denied-calls.ts';
+import { commandLinePage } from './reference/command-line.ts';
+import { pythonPage } from './reference/python-api.ts';
+import { typescriptPage } from './reference/typescript-api.ts';
 import { tokenizerFile } from './tokenizer/build.ts';
 
 const ROOT = packageRoot();
@@ -100,9 +104,12 @@ const files = {
   'docs/openapi.json': `${JSON.stringify(openApi(), null, 2)}\n`,
   'docs/errors.md': errorsPage(),
   'docs/cluster-reference.md': clusterReference(),
+  'docs/cli.md': await commandLinePage(),
   'docs/configuration.md': configurationPage(),
   'docs/metrics.md': metricsPage(),
+  'docs/python-reference.md': pythonPage(),
   'docs/runtimes.md': runtimesPage(),
+  'docs/typescript-reference.md': typescriptPage(),
   'src/sim/assets/tokenizer.json': tokenizerFile(),
 };
 

@@ -10,13 +10,13 @@ import { checkSizes, sizesOf } from './lint/sizes.ts';
 import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
 import { checkWords } from './lint/words.ts';
 
-const FOLDERS = ['src', 'verify', 'bench', 'tools', 'examples', 'test'];
+const FOLDERS = ['src', 'dashboard', 'verify', 'bench', 'tools', 'examples', 'test'];
 
 function sourceFiles(root: string, folder: string): SourceFile[] {
   return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
     const path = `${folder}/${entry.name}`;
     if (entry.isDirectory()) return entry.name === 'node_modules' ? [] : sourceFiles(root, path);
-    return path.endsWith('.ts') ? [parseSource(path, readFileSync(join(root, path), 'utf8'))] : [];
+    return /\.tsx?$/.test(path) ? [parseSource(path, readFileSync(join(root, path), 'utf8'))] : [];
   });
 }
 
@@ -26,8 +26,9 @@ function print(kind: string, { path, line, message }: Problem): void {
 
 const root = packageRoot();
 const files = FOLDERS.flatMap((folder) => sourceFiles(root, folder));
-// The lint rules against direct calls of timers and clocks do not apply to tests, which wait for real events and read real clocks.
-const programs = files.filter(({ path }) => !path.startsWith('test/'));
+// The lint rules against direct calls of timers and clocks do not apply to tests, which wait for real events and read real clocks, and to
+// the page, which runs in a browser.
+const programs = files.filter(({ path }) => !/^(test|dashboard)\//.test(path));
 const problems = [
   ...files.flatMap(checkRooms),
   ...programs.flatMap(checkCalls),

@@ -14,6 +14,7 @@ import {
   rmSync,
   statfsSync,
   statSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs';
 import { constants, homedir } from 'node:os';
@@ -26,6 +27,13 @@ const MIN_NODE = [20, 19];
 
 /** What ships, compiled from `src/`. */
 const PRODUCT = { name: 'floe', project: 'tsconfig.json', output: 'dist', sources: ['src'] };
+/** The page that a server shows to people. It is bundled into the output of the product. */
+const DASHBOARD = {
+  name: 'the dashboard',
+  project: 'dashboard/vite.config.ts',
+  output: 'dist/dashboard',
+  sources: ['dashboard'],
+};
 /** Everything else that runs: tools, benches, verification and examples, with a copy of the product that they import. */
 const PROGRAMS = {
   name: 'tools, benches and verification',
@@ -39,8 +47,10 @@ const MODULES = {
   test: 'tools/test.js',
   check: 'tools/check.js',
   generate: 'tools/generate.js',
+  package: 'tools/package.js',
   verify: 'verify/main.js',
   bench: 'bench/main.js',
+  docs: 'tools/site/main.js',
 };
 
 /** Space that the packages and the compiled files of a checkout take on its disk, in MB. */
@@ -210,19 +220,31 @@ function isBuilt({ project, output, sources }) {
   return existsSync(stamp) && statSync(stamp).mtimeMs > latest;
 }
 
+/** Returns the program that compiles a project, with its arguments. @param {string} project @returns {string[]} */
+function compilerOf(project) {
+  if (project === DASHBOARD.project) {
+    const vite = join(ROOT, 'node_modules', 'vite', 'bin', 'vite.js');
+    return [vite, 'build', join(ROOT, 'dashboard'), '--logLevel', 'error'];
+  }
+  return [join(ROOT, 'node_modules', 'typescript', 'bin', 'tsc'), '-p', project];
+}
+
 /** @param {Lock} lock @param {typeof PRODUCT} build */
 async function compile(lock, { name, project, output }) {
   console.error(`▸ compiling ${name}`);
   // Removes the compiled form of files that were moved or deleted.
   rmSync(join(ROOT, output), { recursive: true, force: true });
-  const tsc = join(ROOT, 'node_modules', 'typescript', 'bin', 'tsc');
-  const status = await run(lock, process.execPath, [tsc, '-p', project]);
+  const startedAt = new Date();
+  const status = await run(lock, process.execPath, compilerOf(project));
   if (status !== 0) {
     console.error(`${name}: compiling failed; ${freeSpaceOf(ROOT)}`);
     process.exit(status);
   }
   mkdirSync(join(ROOT, output), { recursive: true });
-  writeFileSync(join(ROOT, output, '.stamp'), '');
+  const stamp = join(ROOT, output, '.stamp');
+  writeFileSync(stamp, '');
+  // A source that was changed while the compiler ran may not be in its output, so the next command compiles once more.
+  utimesSync(stamp, startedAt, startedAt);
 }
 
 /** Installs and compiles what is missing or out of date. Only one process at a time does so. @param {(typeof PRODUCT)[]} builds */
@@ -235,6 +257,7 @@ async function prepare(builds) {
   process.once('exit', lock.release);
   try {
     if (!hasPackages()) await installPackages(lock);
+    // In this order, because compiling the product removes the dashboard, which is in its output.
     for (const build of builds) if (!isBuilt(build)) await compile(lock, build);
   } finally {
     lock.release();
@@ -252,7 +275,8 @@ const STOP_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'];
 for (const name of STOP_SIGNALS) process.on(name, stop);
 if (command === 'start') watchParent(() => process.kill(process.pid, 'SIGTERM'));
 try {
-  await prepare(module === undefined ? [PRODUCT] : [PRODUCT, PROGRAMS]);
+  const shipped = [PRODUCT, DASHBOARD];
+  await prepare(module === undefined ? shipped : [...shipped, PROGRAMS]);
 } catch (error) {
   const { code, message } = /** @type {NodeJS.ErrnoException} */ (error);
   if (code === undefined) throw error;

@@ -1,0 +1,84 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { packageRoot } from '../../src/core/package-root.ts';
+
+/** The modules of the package `floe` that programs import, and the public names of their files. */
+const MODULES: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
+  floe: { client: ['Client'], batches: ['BatchCalls'], engines: ['EngineCalls'], errors: ['FloeError'] },
+  'floe.weights': {
+    'weights/update': ['update_weights', 'updating', 'engine_urls', 'WeightUpdateError'],
+    'weights/vllm': ['VllmReload', 'VllmTransfer', 'VllmLora'],
+    'weights/sglang': ['SglangPush'],
+  },
+  'floe.handler': { handler: ['AgentHandler', 'Job', 'StageError'] },
+  'floe.episode': { episode: ['Episode'] },
+};
+
+/** A class or function, with the methods of a class. Names that begin with `_` are left out, except `__init__`. */
+type Definition = {
+  readonly signature: string;
+  readonly name: string;
+  readonly about: string;
+  readonly isMethod: boolean;
+};
+
+/** Renders docs/python-reference.md from the signatures and the doc strings of the package `floe`. */
+export function pythonPage(): string {
+  const folder = join(packageRoot(), 'python', 'src', 'floe');
+  const parts = Object.entries(MODULES).flatMap(([module, files]) => [
+    `## ${module}`,
+    '',
+    ...Object.entries(files).flatMap(([file, names]) =>
+      definitionsOf(readFileSync(join(folder, `${file}.py`), 'utf8'))
+        .filter(({ name }) => names.includes(name.split('.')[0] ?? ''))
+        .flatMap(definitionLines),
+    ),
+  ]);
+  return [
+    '# Python reference',
+    '',
+    'Generated from the sources of the package `floe-rl` by `npm run generate`; [from Python](python.md) explains them. `floe.AsyncClient` has the methods of',
+    '`floe.Client` as coroutines. Methods of `BatchCalls` and `EngineCalls` are methods of both clients.',
+    '',
+    ...parts,
+  ].join('\n');
+}
+
+function definitionLines({ signature, name, about, isMethod }: Definition): string[] {
+  return [
+    `${isMethod ? '####' : '###'} \`${name}\``,
+    '',
+    '```text',
+    signature,
+    '```',
+    '',
+    ...(about === '' ? [] : [about, '']),
+  ];
+}
+
+function definitionsOf(source: string): Definition[] {
+  const lines = source.split('\n');
+  const definitions: Definition[] = [];
+  let owner: string | null = null;
+  for (const [index, line] of lines.entries()) {
+    const [, indent = '', kind = '', name = ''] = /^( {4})?(class|def|async def) (\w+)/.exec(line) ?? [];
+    if (name === '') continue;
+    if (indent === '') owner = kind === 'class' && !name.startsWith('_') ? name : null;
+    if ((name.startsWith('_') && name !== '__init__') || (indent !== '' && owner === null)) continue;
+    const end = lines.findIndex((one, at) => at >= index && /:(?:\s*#.*)?$/.test(one));
+    const signature = lines.slice(index, end + 1).map((one) => one.slice(indent.length));
+    definitions.push({
+      signature: signature.join('\n').replace(/:$/, ''),
+      name: indent === '' ? name : `${owner}.${name}`,
+      about: docStringAfter(lines, end + 1),
+      isMethod: indent !== '',
+    });
+  }
+  return definitions;
+}
+
+/** Returns the doc string that begins in a line; empty when there is none. */
+function docStringAfter(lines: readonly string[], start: number): string {
+  const [, text] = /^\s*"""([\s\S]*?)"""/.exec(lines.slice(start, start + 60).join('\n')) ?? [];
+  return (text ?? '').replaceAll(/^[ \t]+/gm, '').trim();
+}
