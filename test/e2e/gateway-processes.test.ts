@@ -126,7 +126,7 @@ describe('a node of two processes', () => {
     expect(workersOf(gateway)).toEqual([]);
   });
 
-  it('ends also a process that is suspended', { timeout: 240_000 }, async () => {
+  it('also ends a process that is suspended when it stops', { timeout: 240_000 }, async () => {
     const { gateway } = await startSessions();
     const [suspended] = workersOf(gateway);
     process.kill(suspended as number, 'SIGSTOP');
