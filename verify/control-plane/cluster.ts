@@ -5,6 +5,7 @@ import type { RowChange } from './memory-store/state.ts';
 import { type Host, Network, RELIABLE_NETWORK } from './network.ts';
 import type { Plan } from './plan.ts';
 import type { SeededRandom } from './random.ts';
+import { SimEngines } from './sim-engines.ts';
 import { type BlobFiles, RELIABLE_DISK, type SimDatabase, SimDisk } from './sim-store.ts';
 import { Timeline } from './timeline.ts';
 
@@ -22,6 +23,8 @@ export class SimCluster {
   readonly history: History;
   readonly rules: CommitRules;
   engine: EngineState = 'healthy';
+  /** The engines among which nodes choose; `null` when the plan has no engine pool. */
+  readonly engines: SimEngines | null;
   /** Probability that a message which one server broadcasts to the other servers through the database is lost. */
   announcementLossRate = 0;
   /** Offset of each host's wall clock from virtual time in ms, by host name. A host that is not in the map has an offset of 0. */
@@ -32,6 +35,7 @@ export class SimCluster {
 
   constructor(plan: Plan, random: SeededRandom) {
     this.plan = plan;
+    this.engines = plan.engines === 0 ? null : new SimEngines(plan.engines);
     this.timeline = new Timeline(plan.maxEvents);
     this.random = random;
     this.network = new Network(this.timeline, random.fork());

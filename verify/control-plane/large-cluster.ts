@@ -42,6 +42,8 @@ type LargeFigures = {
   readonly lease_p99_ms: number;
   /** The smallest share of a trainer of the leased sessions, over its fair share, while every trainer has queued sessions. */
   readonly fairness: number;
+  /** Largest number of calls on one engine over the mean of all engines, while the cluster is at least half full. */
+  readonly engine_imbalance: number;
   /** Time until every session of the dead rack was leased to another node or had ended, in lease durations. */
   readonly rack_recovery_leases: number;
   /** Time until every node of the dead server had a reply of another one, in lease durations. */
@@ -62,6 +64,7 @@ class LargeCluster {
   private readonly servers: readonly SimServer[];
   private readonly gateways: readonly SimGateway[];
   private fairness = 1;
+  private imbalance = 0;
   private mostLive = 0;
 
   constructor(size: ClusterSize, cluster: SimCluster, print: (line: string) => void) {
@@ -124,6 +127,7 @@ class LargeCluster {
         lease_p50_ms: rounded(quantile(waits, 0.5)),
         lease_p99_ms: rounded(quantile(waits, 0.99)),
         fairness: rounded(this.fairness),
+        engine_imbalance: rounded(this.imbalance),
         rack_recovery_leases: rounded(rackRecoveryMs / 1000 / LEASE_SECONDS),
         replica_recovery_leases: rounded(replicaRecoveryMs / 1000 / LEASE_SECONDS),
       },
@@ -196,12 +200,14 @@ class LargeCluster {
     return [...this.trainers.keys()].map((name) => queue.of(name).length);
   }
 
-  /** Takes a sample of the shares of the trainers, while the cluster is at least half full and every trainer has queued sessions. */
+  /** Takes samples while the cluster is at least half full: of the calls on engines, and of the trainers' shares while all have queued sessions. */
   private sample(): void {
     const counts = this.liveByTrainer();
     const live = counts.reduce((sum, count) => sum + count, 0);
     this.mostLive = Math.max(this.mostLive, live);
-    if (live < this.size.sessions / 2 || this.queued().some((count) => count === 0)) return;
+    if (live < this.size.sessions / 2) return;
+    this.imbalance = Math.max(this.imbalance, this.cluster.engines?.imbalance() ?? 0);
+    if (this.queued().some((count) => count === 0)) return;
     this.fairness = Math.min(this.fairness, (Math.min(...counts) * counts.length) / live);
   }
 

@@ -9,6 +9,7 @@ export type ClusterSize = {
   readonly nodes: number;
   readonly sessions: number;
   readonly replicas: number;
+  readonly engines: number;
   readonly seed: number;
 };
 
@@ -52,6 +53,7 @@ export function largePlan(size: ClusterSize): Plan {
     seed: size.seed,
     isFaultless: false,
     servers: size.replicas,
+    engines: size.engines,
     nodes: Array.from({ length: size.nodes }, (_, i) => {
       const name = `node-${i + 1}`;
       return { nodeId: name, hostName: name, pools, policy: 'pipeline', firstServer: i, excessSessions: 0 };

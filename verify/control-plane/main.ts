@@ -3,7 +3,7 @@
 //
 //   npm run verify -- simulate [--seeds N] [--from N] [--jobs N] [--planted [--only TEXT]] [--json]
 //   npm run verify -- simulate --seed N [--trace]     one simulation; --trace prints all its events
-//   npm run verify -- simulate --nodes N --sessions N [--replicas N] [--seed N] [--json]     one large cluster
+//   npm run verify -- simulate --nodes N --sessions N [--replicas N] [--engines N] [--seed N] [--json]     one large cluster
 //
 // Prints "violations N" at the end. With --planted, it also simulates copies of floe with known defects, and the checks must catch each
 // defect; --only selects the defects whose name contains TEXT.
@@ -30,12 +30,16 @@ const { values: options } = parseArgs({
     nodes: { type: 'string' },
     sessions: { type: 'string' },
     replicas: { type: 'string', default: '3' },
+    engines: { type: 'string', default: '200' },
     json: { type: 'boolean', default: false },
   },
 });
 
 /** Returns an option as a number. Ends the program with a message that names the option when it is not a whole number of at least `least`. */
-function numberOf(option: 'seeds' | 'from' | 'seed' | 'jobs' | 'nodes' | 'sessions' | 'replicas', least = 1): number {
+function numberOf(
+  option: 'seeds' | 'from' | 'seed' | 'jobs' | 'nodes' | 'sessions' | 'replicas' | 'engines',
+  least = 1,
+): number {
   try {
     return wholeNumber(option, options[option] ?? '', least);
   } catch (thrown) {
@@ -104,9 +108,9 @@ async function simulateCluster(size: ClusterSize): Promise<never> {
   if (violation !== null)
     print(`\n${violation.invariant}: ${violation.message}\n${events.slice(-SHOWN_EVENTS).join('\n')}\n`);
   print(`${(virtualMs / 1000).toFixed(0)} s of virtual time in ${((user + system) / 1e6).toFixed(0)} s of CPU time`);
-  const { nodes, sessions, replicas } = size;
+  const { nodes, sessions, replicas, engines } = size;
   const violations = violation === null ? 0 : 1;
-  const keys = { nodes, sessions, replicas, violations, ...figures };
+  const keys = { nodes, sessions, replicas, engines, violations, ...figures };
   for (const [name, value] of Object.entries(keys)) print(`${name.padEnd(24)} ${value}`);
   print(`violations ${violations}`);
   if (options.json) console.log(JSON.stringify(keys));
@@ -118,6 +122,7 @@ if (options.nodes !== undefined || options.sessions !== undefined) {
     nodes: numberOf('nodes', 2),
     sessions: numberOf('sessions', 2),
     replicas: numberOf('replicas'),
+    engines: numberOf('engines'),
     seed: options.seed === undefined ? 1 : numberOf('seed'),
   });
 }

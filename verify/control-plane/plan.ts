@@ -81,6 +81,8 @@ export type Plan = {
   /** Whether the simulation injects no faults. The checks then also require that held requests are answered soon after a change. */
   readonly isFaultless: boolean;
   readonly servers: number;
+  /** Number of engines among which each node chooses for every call; 0 for one engine that takes all calls. */
+  readonly engines: number;
   readonly nodes: readonly NodePlan[];
   readonly trainers: readonly TrainerPlan[];
   readonly server: RolloutConfigInput;
@@ -124,6 +126,7 @@ export function createPlan(seed: number): Plan {
     seed,
     isFaultless,
     servers,
+    engines: 0,
     nodes: Array.from({ length: random.integer(isFaultless ? 1 : 2, 4) }, (_, index) =>
       nodePlan(random, index, isFaultless),
     ),

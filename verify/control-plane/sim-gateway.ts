@@ -74,6 +74,7 @@ export class SimGateway {
     process.onKill(() => this.endSandboxes(process));
     cluster.timeline.record(host.name, `starts as ${plan.nodeId} with process ${instance}`);
     const pools = new StagePools(plan.pools, plan.policy);
+    const chooser = cluster.engines?.chooserOf(process) ?? null;
     const agent = new NodeAgent({
       api: this.calls(process, instance),
       registration: {
@@ -94,7 +95,7 @@ export class SimGateway {
       leaseWaitSeconds: 5,
       heartbeatSeconds: cluster.plan.heartbeatSeconds,
       runSession: (attempt) =>
-        new SimSessionRun(cluster, process, { nodeId: plan.nodeId, instance, pools }, attempt).run(),
+        new SimSessionRun(cluster, process, { nodeId: plan.nodeId, instance, pools, chooser }, attempt).run(),
       onDelivered: () => {},
     });
     this.agent = agent;

@@ -7,10 +7,17 @@ import type { Attempt } from '../../src/gateway/session/attempt.ts';
 import { classify } from '../../src/gateway/session/failure.ts';
 import type { SimCluster } from './cluster.ts';
 import type { SessionScript } from './plan.ts';
+import type { EngineChooser } from './sim-engines.ts';
 import type { SimProcess } from './sim-process.ts';
 
 /** The node process that runs a session, together with the node's stage pools. */
-type RunningNode = { readonly nodeId: string; readonly instance: string; readonly pools: StagePools };
+type RunningNode = {
+  readonly nodeId: string;
+  readonly instance: string;
+  readonly pools: StagePools;
+  /** The node's choice of engines; `null` when the plan has no engine pool. */
+  readonly chooser: EngineChooser | null;
+};
 
 /** The removal of a sandbox takes a random time in this range, in ms. */
 const TEARDOWN_MS = { from: 1, to: 30 };
@@ -78,9 +85,10 @@ export class SimSessionRun {
   }
 
   private async runAgent(signal: AbortSignal): Promise<void> {
-    const { script, cluster, attempt } = this;
+    const { script, cluster, attempt, node } = this;
     for (let turn = 1; turn <= script.turns; turn++) {
-      await this.work(script.turnMs, signal);
+      const end = node.chooser?.begin(attempt.lease.session_id);
+      await this.work(script.turnMs, signal).finally(end);
       if (cluster.engine === 'failing') throw new FloeError('engine_unavailable', 'no engine answers');
       if (cluster.engine === 'hanging' || script.hangs) await this.work(Number.MAX_SAFE_INTEGER, signal);
       attempt.recordCalls(turn, turn * 3, { role: 'assistant', content: null });

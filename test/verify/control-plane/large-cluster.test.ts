@@ -3,7 +3,7 @@ import { simulateLarge } from '../../../verify/control-plane/large-cluster.ts';
 import { wholeNumber } from '../../../verify/control-plane/whole-number.ts';
 
 describe('the simulation of one large cluster', () => {
-  const size = { nodes: 21, sessions: 84, replicas: 2, seed: 3 };
+  const size = { nodes: 21, sessions: 84, replicas: 2, engines: 8, seed: 3 };
 
   it('finds no violation, survives the loss of nodes and a server, and gives the same figures again', async () => {
     const lines: string[] = [];
@@ -12,6 +12,8 @@ describe('the simulation of one large cluster', () => {
     expect(lines.some((line) => /^1 nodes with [1-9]\d* sessions die$/.test(line))).toBe(true);
     expect(figures.most_live).toBeGreaterThanOrEqual(size.sessions);
     expect(figures.makespan_over_bound).toBeGreaterThan(1);
+    expect(figures.engine_imbalance).toBeGreaterThan(1);
+    expect(figures.engine_imbalance).toBeLessThan(size.engines / 2);
     expect(figures.rack_recovery_leases).toBeGreaterThan(0.5);
     expect(figures.replica_recovery_leases).toBeGreaterThan(0);
     expect(figures.lease_p99_ms).toBeGreaterThanOrEqual(figures.lease_p50_ms);
