@@ -18,6 +18,7 @@ import { type EngineSpec, type EngineSpecInput, engineSpecSchema, samplingSchema
 import { machine, round } from '../report.ts';
 
 import { BatchingEngine, type Counters, joined, settled, Timeline } from './batching-engine.ts';
+import { LIES, type Lie, LyingEngine } from './lying-engine.ts';
 
 const POLICIES = ['least_in_flight', 'assignment_count', 'consistent_hash'] as const;
 /**
@@ -211,6 +212,60 @@ async function measureLimits(durationMs: number): Promise<Readonly<Record<string
   return results;
 }
 
+/** Engines of the part about an engine whose reported load is wrong; the first one lies. */
+const LYING = { engines: 4, concurrent: 4 * 96 };
+
+/** Returns tokens per second of four adaptive engines, of which the first one lies about its load; none does when `lie` is `null`. */
+async function runLying(lie: Lie | null, durationMs: number): Promise<number> {
+  const timeline = new Timeline();
+  const engines: BatchingEngine[] = [];
+  const connect = async (spec: EngineSpec): Promise<Engine> => {
+    const engine =
+      lie !== null && engines.length === 0
+        ? new LyingEngine(lie, spec, timeline, LIMITED.cacheBlocks)
+        : new BatchingEngine(spec, timeline, 1, LIMITED.cacheBlocks);
+    engines.push(engine);
+    return engine;
+  };
+  const specs = Array.from({ length: LYING.engines }, (_, i) =>
+    engineSpecSchema.parse({
+      engine_id: `e${i}`,
+      base_url: `http://engine-${i}.invalid:8000`,
+      adaptive_concurrency: { min: 2, max: 512 },
+    }),
+  );
+  const pools = await createEnginePools(specs, { clock: timeline.clock, connect });
+  let started = 0;
+  const lane = async (): Promise<never> => {
+    for (;;) await runSession(pools, timeline, started++, { pool: 'default', shape: LONG_REPLIES });
+  };
+  // When the pools close, sessions that wait for a slot fail.
+  for (let i = 0; i < LYING.concurrent; i++) lane().catch(() => {});
+  await settled();
+  await timeline.run(2 * WARM_UP_MS);
+  const sampled = (): number => engines.reduce((sum, { counters }) => sum + counters.sampledTokens, 0);
+  const before = sampled();
+  await timeline.run(2 * WARM_UP_MS + durationMs);
+  const after = sampled();
+  await pools.close();
+  return (after - before) / (durationMs / 1_000);
+}
+
+/** Measures the throughput with each kind of lie. Resolves to the worst: honest over lying. */
+async function measureLies(durationMs: number): Promise<number> {
+  const honest = await runLying(null, durationMs);
+  console.log(`\n${LYING.engines} engines with adaptive limits, one of which reports a wrong load\n`);
+  console.log('report             tokens/s  honest over that');
+  console.log(`${'honest'.padEnd(17)} ${honest.toFixed(0).padStart(9)}`);
+  let worst = 1;
+  for (const lie of LIES) {
+    const rate = await runLying(lie, durationMs);
+    worst = Math.max(worst, honest / rate);
+    console.log(`${lie.padEnd(17)} ${rate.toFixed(0).padStart(9)}  ${(honest / rate).toFixed(2).padStart(16)}`);
+  }
+  return worst;
+}
+
 type Results = Readonly<Record<PolicyName, Result>>;
 
 async function measure(title: string, speeds: readonly number[], durationMs: number): Promise<Results> {
@@ -241,6 +296,7 @@ console.log(`${CONCURRENT} concurrent sessions, ${durationMs / 1_000} simulated 
 await measure('four equal engines', EQUAL, durationMs);
 const uneven = await measure('one of four at half speed', SPEEDS, durationMs);
 const limited = await measureLimits(durationMs);
+const worstLie = await measureLies(durationMs);
 const rateAt = (name: string): number => limited[name]?.tokensPerS ?? Number.NaN;
 const bestFixed = Math.max(...FIXED_LIMITS.map((limit) => rateAt(`fixed ${limit}`)));
 const ratioTo = (other: PolicyName): number => round(uneven.least_in_flight.tokensPerS / uneven[other].tokensPerS);
@@ -253,6 +309,7 @@ console.log(
     adaptive_over_best_fixed: round(rateAt('adaptive') / bestFixed),
     adaptive_over_too_high: round(rateAt('adaptive') / rateAt(`fixed ${LIMITED.concurrent}`)),
     adaptive_over_too_low: round(rateAt('adaptive') / rateAt(`fixed ${FIXED_LIMITS[0]}`)),
+    honest_over_lying_engine: round(worstLie),
     machine: machine(),
   })}`,
 );
