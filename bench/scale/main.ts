@@ -3,11 +3,12 @@
 // work and only wait.
 //
 //   npm run bench -- scale [--json] [--quick] [--database sqlite|postgres]
-//                          [--only submit,sqlite,postgres,replica,memory,nodes,pipeline,makespan,large] [--finished N] [--queued N]
+//                          [--only submit,sqlite,postgres,replica,neighbours,memory,nodes,pipeline,makespan,large] [--finished N] [--queued N]
 import { availableParallelism, loadavg } from 'node:os';
 import { startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
-import { machine, median, type Part, printReport, type ReportRow, round } from '../report.ts';
+import { machine, median, type PairedRatio, type Part, printReport, type ReportRow, round } from '../report.ts';
 import { largeStore } from './large-report.ts';
+import { neighbours } from './neighbours.ts';
 import type { ServerOptions } from './processes.ts';
 import { type LifeFigures, lifeRate, memory, submitRate } from './rates.ts';
 import { costOfNode, replicaCosts, TYPICAL } from './replica.ts';
@@ -141,6 +142,37 @@ const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
       };
     } finally {
       await cluster.stop();
+    }
+  },
+  async neighbours(): Promise<Part> {
+    const cluster = whyNoPostgres() === null ? await startPostgres() : null;
+    try {
+      const { slots, restarts, idleTrainer } = await neighbours({
+        newServer: async () => ({ database: (await cluster?.createDatabase()) ?? null }),
+        ...(isQuick
+          ? { sessions: 800, rounds: 1, nodes: 100, unread: 800 }
+          : { sessions: 3_200, rounds: 3, nodes: 1_000, unread: 4_000 }),
+      });
+      const row = (name: string, { median: middle, greatest }: PairedRatio, note: string): ReportRow => [
+        name,
+        round(middle),
+        `sessions per second of another trainer without over with; worst ${round(greatest)}; ${note}`,
+      ];
+      return {
+        keys: {
+          slower_beside_slots: round(slots.median),
+          slower_beside_restarts: round(restarts.median),
+          slower_beside_idle_trainer: round(idleTrainer.median),
+          slower_worst: round(Math.max(slots.greatest, restarts.greatest, idleTrainer.greatest)),
+        },
+        rows: [
+          row('beside requests for a million slots', slots, 'one node, call after call'),
+          row('beside restarting nodes', restarts, isQuick ? '100 at once' : '1,000 at once'),
+          row('beside a trainer that reads nothing', idleTrainer, 'its sessions are held back'),
+        ],
+      };
+    } finally {
+      await cluster?.stop();
     }
   },
   async memory() {
