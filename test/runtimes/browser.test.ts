@@ -232,7 +232,7 @@ describeIf(noChromium, 'a browser in a local sandbox', () => {
   it('closes a tab that crashed, and opens another', async () => {
     const crashed = await browser.act({ action: 'goto', url: 'data:text/html,x' });
     expect(crashed.failed).toBe(false);
-    const main = 'pgrep -f "remote-debugging-pipe.*user-data-dir=$HOME" | head -1';
+    const main = 'pgrep -o -f "remote-debugging-pipe.*user-data-dir=$HOME"';
     await browser.runtime.exec({ command: `pgrep -P $(${main}) -f type=renderer | xargs kill -9` }, never);
     expect((await browser.act({ action: 'screenshot' })).text).toContain('[the page crashed, and its tab was closed]');
     expect((await browser.act({ action: 'goto', url: `${origin}/` })).text).toContain('Shop');
@@ -244,11 +244,28 @@ describeIf(noChromium, 'a browser in a local sandbox', () => {
     const late = await browser.act({ action: 'click', place: { element: 1 }, count: 1 }, { loadMs: 1_500 });
     expect(late).toMatchObject({ failed: true, text: expect.stringContaining('starts a new browser') });
     expect((await browser.act({ action: 'goto', url: `${origin}/` })).text).toContain('Shop');
-    const main = 'pgrep -f "remote-debugging-pipe.*user-data-dir=$HOME" | head -1';
+    const main = 'pgrep -o -f "remote-debugging-pipe.*user-data-dir=$HOME"';
     await browser.runtime.exec({ command: `kill -9 $(${main})` }, never);
     const killed = await browser.act({ action: 'screenshot' });
     expect(killed).toMatchObject({ failed: true, text: expect.stringContaining('the browser has ended') });
     expect((await browser.act({ action: 'goto', url: `${origin}/` })).text).toContain('Shop');
+  });
+
+  it('replaces a browser that was killed even if its files cannot be removed', async () => {
+    expect((await browser.act({ action: 'goto', url: `${origin}/` })).text).toContain('Shop');
+    const main = 'pgrep -o -f "remote-debugging-pipe.*user-data-dir=$HOME"';
+    // Another process adds files to the folder of the browser's profile for longer than its removal is repeated.
+    const adding = browser.runtime.exec(
+      {
+        command:
+          'cd $HOME/.floe-browser-*; p=$PWD; end=$(($(date +%s) + 8)); while [ $(date +%s) -lt $end ]; do mkdir -p $p/a/$RANDOM; done',
+      },
+      never,
+    );
+    await browser.runtime.exec({ command: `kill -9 $(${main})` }, never);
+    expect(await browser.act({ action: 'screenshot' })).toMatchObject({ failed: true });
+    expect((await browser.act({ action: 'goto', url: `${origin}/` })).text).toContain('Shop');
+    await adding;
   });
 
   it('names the missing browser', async () => {

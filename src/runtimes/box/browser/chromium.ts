@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
@@ -182,8 +183,8 @@ export class Chromium {
     if (this.child.exitCode === null && this.child.signalCode === null && this.child.pid !== undefined) {
       await new Promise<void>((resolve) => void this.child.once('exit', () => resolve()));
     }
-    // Processes of the browser that end a little later can still write to the directory.
-    rmSync(this.profile, { recursive: true, force: true, maxRetries: 3, retryDelay: 50 });
+    // Processes of the browser that end a little later can still write to the directory. What is left is removed with the sandbox.
+    await rm(this.profile, { recursive: true, force: true, maxRetries: 3, retryDelay: 50 }).catch(() => {});
   }
 
   private async prepare(): Promise<void> {
