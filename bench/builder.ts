@@ -5,11 +5,11 @@
 // Each measured session has one agent, whose prompts each continue the previous turn. Half of the session's tokens are sampled. Token ids
 // are drawn from a vocabulary of 151,643, and a token has about four characters of text. The prompts of a session are views of one buffer,
 // as in the proxy. The results are medians over many runs after a warm-up. The CPU time is that of the whole process, including the garbage
-// collector's threads.
+// collector's threads. The floor is `JSON.stringify` of the same trajectory, which every recorder of sessions has to do.
 import type { Completion } from '../src/tokens/completion.ts';
 import { encodeRecords } from '../src/tokens/records.ts';
 import { buildTrajectory } from '../src/tokens/trajectory.ts';
-import { medianCpuMs } from './cpu-time.ts';
+import { medianCpuMs, mediansCpuMs } from './cpu-time.ts';
 import { sessionOf } from './long-session.ts';
 import { printReport, type ReportRow, round } from './report.ts';
 
@@ -30,7 +30,13 @@ const SIZES: readonly (readonly [turns: number, tokens: number])[] = [
   [400, 400_000],
 ];
 
-type Measured = { readonly ms: number; readonly mb: number; readonly completions: readonly Completion[] };
+type Measured = {
+  readonly ms: number;
+  /** CPU time of `JSON.stringify` of the trajectory. */
+  readonly floorMs: number;
+  readonly mb: number;
+  readonly completions: readonly Completion[];
+};
 
 function measure(turns: number, tokens: number, sampledShare?: number): Measured {
   const completions = sessionOf(turns, tokens, sampledShare);
@@ -38,21 +44,29 @@ function measure(turns: number, tokens: number, sampledShare?: number): Measured
   const request = { spec, completions, status: 'COMPLETED' as const, reward: 1, error: null, metadata: {} };
   const { json, audit } = buildTrajectory(request);
   if (audit.exact_context_share !== 1) throw new Error('the session is not exact');
-  const ms = medianCpuMs(() => buildTrajectory(request), WARM_UP, RUNS);
-  return { ms, mb: json.length / 1e6, completions };
+  const trajectory: unknown = JSON.parse(json.toString());
+  const works = [() => buildTrajectory(request), () => JSON.stringify(trajectory)];
+  const [ms = 0, floorMs = 0] = mediansCpuMs(works, WARM_UP, RUNS);
+  return { ms, floorMs, mb: json.length / 1e6, completions };
 }
 
 const rows: ReportRow[] = [];
 const keys: Record<string, number> = {};
 const perToken: number[] = [];
 for (const [turns, tokens] of SIZES) {
-  const { ms, mb, completions } = measure(turns, tokens);
+  const { ms, floorMs, mb, completions } = measure(turns, tokens);
   perToken.push((ms * 1e6) / tokens);
   const label = `${turns} turns, ${tokens / 1000}k tokens`;
-  rows.push([label, `${round(ms)} ms`, `${round((ms * 1e6) / tokens, 1)} ns per token, ${round(mb)} MB of JSON`]);
+  const overFloor = round(ms / floorMs);
+  rows.push([
+    `${label}, over the floor`,
+    overFloor,
+    `${round(ms)} ms, ${round((ms * 1e6) / tokens, 1)} ns per token; floor ${round(floorMs)} ms; ${round(mb)} MB of JSON`,
+  ]);
   if (tokens === 40_000) keys.cpu_ms_60x40k = round(ms);
   if (tokens === 200_000) {
     keys.cpu_ms_200x200k = round(ms);
+    keys.cpu_over_floor_200x200k = overFloor;
     keys.records_cpu_ms_200x200k = round(medianCpuMs(() => encodeRecords(completions), WARM_UP, RUNS));
     rows.push([
       '  its records in addition',

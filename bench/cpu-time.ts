@@ -5,13 +5,21 @@ import { median } from './report.ts';
  * process, including the garbage collector's threads.
  */
 export function medianCpuMs(work: () => unknown, warmUp: number, runs: number): number {
-  for (let i = 0; i < warmUp; i++) work();
-  const times: number[] = [];
-  for (let i = 0; i < runs; i++) {
-    const start = process.cpuUsage();
-    work();
-    const { user, system } = process.cpuUsage(start);
-    times.push((user + system) / 1_000);
-  }
-  return median(times) ?? 0;
+  const [ms = 0] = mediansCpuMs([work], warmUp, runs);
+  return ms;
+}
+
+/** Returns the same for several functions, which are called in turns, so that a slow moment of the machine affects all of them. */
+export function mediansCpuMs(works: readonly (() => unknown)[], warmUp: number, runs: number): number[] {
+  for (let i = 0; i < warmUp; i++) for (const work of works) work();
+  const times: number[][] = works.map(() => []);
+  for (let i = 0; i < runs; i++) for (const [at, work] of works.entries()) times[at]?.push(cpuMsOf(work));
+  return times.map((all) => median(all) ?? 0);
+}
+
+function cpuMsOf(work: () => unknown): number {
+  const start = process.cpuUsage();
+  work();
+  const { user, system } = process.cpuUsage(start);
+  return (user + system) / 1_000;
 }

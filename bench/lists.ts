@@ -1,4 +1,5 @@
-// Measures requests for lists and sums of ended sessions, over HTTP, and the cost of the end of a session that they cause.
+// Measures requests for lists and sums of ended sessions, over HTTP, and the cost of the end of a session that they cause. The floor is a
+// request for the server's health, which reads nothing.
 //
 //   npm run bench -- lists [--sessions N] [--database sqlite|postgres] [--json]
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -69,7 +70,7 @@ async function measure(url: string, path: string): Promise<number> {
     times.push(systemClock.monotonicMs() - startedMs);
     if (!reply.ok) throw new Error(`${path}: ${body}`);
   }
-  return Math.round((median(times) ?? 0) * 10) / 10;
+  return Math.round((median(times) ?? 0) * 100) / 100;
 }
 
 const dir = await mkdtemp(join(tmpdir(), 'floe-bench-lists-'));
@@ -82,9 +83,13 @@ try {
   const { url } = await server.listen();
   const figures: Record<string, number> = { add_us: Math.round(addMs * 1000) };
   const rows: ReportRow[] = [['µs per added fact', figures.add_us ?? 0]];
+  const floorMs = await measure(url, '/health');
+  figures.floor_ms = floorMs;
+  rows.push(['floor: a request that reads nothing, ms', floorMs]);
   for (const [name, path] of REQUESTS) {
-    figures[name] = await measure(url, path);
-    rows.push([`ms, ${name}`, figures[name] ?? 0]);
+    const ms = await measure(url, path);
+    figures[name] = ms;
+    rows.push([`${name}, over the floor`, Math.round(ms / floorMs), `${ms} ms`]);
   }
   printReport(`${SESSIONS} ended sessions in ${options.database}`, rows, figures);
 } finally {

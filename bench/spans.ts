@@ -192,6 +192,8 @@ async function main(): Promise<void> {
           ),
         }),
   };
+  if (cpu.sdk !== undefined && cpu.floe !== undefined)
+    console.log(`CPU per span, OpenTelemetry's SDK over floe: ${(cpu.sdk / cpu.floe).toFixed(2)}`);
   for (const [name, micros] of Object.entries(cpu)) console.log(`CPU per span, ${name}: ${micros.toFixed(1)} µs`);
   for (const [name, ms] of Object.entries(start)) console.log(`time to import, ${name}: ${ms.toFixed(1)} ms`);
   if (sdk === null) console.log("OpenTelemetry's SDK is not installed, so floe's tracer was measured alone");

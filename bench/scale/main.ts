@@ -7,6 +7,7 @@
 import { availableParallelism, loadavg } from 'node:os';
 import { startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
 import { machine, median, type PairedRatio, type Part, printReport, type ReportRow, round } from '../report.ts';
+import { commitRate } from './commits.ts';
 import { largeStore } from './large-report.ts';
 import { neighbours } from './neighbours.ts';
 import type { ServerOptions } from './processes.ts';
@@ -50,9 +51,17 @@ const life = (store: ServerOptions): Promise<LifeFigures> =>
     (one) => one.perSecond,
   );
 
-function lifeRows(name: string, figures: LifeFigures): ReportRow[] {
+/** Measures the floor of a rate: transactions per second of one row each, without a server. */
+const floor = (database: string | null): Promise<number> => commitRate(database, isQuick ? 1_000 : 5_000);
+
+function lifeRows(name: string, figures: LifeFigures, commitsPerSecond: number): ReportRow[] {
   const { perSecond, serverCpuMsEach, nodesCpuMsEach, clientCpuMsEach } = figures;
   return [
+    [
+      `a session's life over one commit, ${name}`,
+      round(commitsPerSecond / perSecond, 1),
+      `the floor is a durable transaction of one row: ${round(commitsPerSecond, 0)} per second`,
+    ],
     [`sessions per second, ${name}`, round(perSecond, 0), 'submit, lease, stages, delivery, collection; no-op harness'],
     [
       '  CPU ms per session',
@@ -79,9 +88,16 @@ const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
   },
   async sqlite() {
     const figures = await life({});
-    return { keys: { sessions_per_s_sqlite: round(figures.perSecond, 0) }, rows: lifeRows('SQLite', figures) };
+    const commits = await floor(null);
+    return {
+      keys: {
+        sessions_per_s_sqlite: round(figures.perSecond, 0),
+        life_over_commit_sqlite: round(commits / figures.perSecond, 1),
+      },
+      rows: lifeRows('SQLite', figures, commits),
+    };
   },
-  async postgres() {
+  async postgres(): Promise<Part> {
     const why = whyNoPostgres();
     if (why !== null) return { keys: { sessions_per_s_postgres: null }, rows: [['PostgreSQL', '-', why]] };
     const cluster = await startPostgres();
@@ -90,7 +106,14 @@ const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
         async () => lifeRate(isQuick ? 1_600 : 4_800, { database: await cluster.createDatabase() }),
         (one) => one.perSecond,
       );
-      return { keys: { sessions_per_s_postgres: round(figures.perSecond, 0) }, rows: lifeRows('PostgreSQL', figures) };
+      const commits = await floor(await cluster.createDatabase());
+      return {
+        keys: {
+          sessions_per_s_postgres: round(figures.perSecond, 0),
+          life_over_commit_postgres: round(commits / figures.perSecond, 1),
+        },
+        rows: lifeRows('PostgreSQL', figures, commits),
+      };
     } finally {
       await cluster.stop();
     }

@@ -241,15 +241,23 @@ await sim.close();
 printReport(
   `sessions: ${SESSIONS} sessions of one model call each, local runtime, SQLite with full sync`,
   [
+    [
+      'time of a session over its command',
+      round(rate.barePerSecond / rate.perSecond),
+      'the floor is the same command without floe',
+    ],
     ['sessions per second', round(rate.perSecond, 1), `${WORKERS} workers per stage`],
-    ['  same commands without floe', round(rate.barePerSecond, 1), 'baseline'],
+    ['  same commands without floe', round(rate.barePerSecond, 1), 'floor'],
     ['  CPU ms per session', round(rate.cpuMsEach), 'of server and node'],
     ['KB per running session', round(kbPerSession, 1), `${IN_FLIGHT} running`],
+    ['pi through floe over pi without it', round(pi.through / pi.bare), 'medians'],
     ['pi through floe, ms', round(pi.through, 0), `submit to result, ${pi.backend}, median of ${PI_ROUNDS}`],
     ['pi without floe, ms', round(pi.bare, 0), 'baseline: same files and command, no sandbox'],
     ['floe adds, ms', round(pi.added, 0), 'median of the pairs'],
   ],
   {
+    session_over_floor: round(rate.barePerSecond / rate.perSecond),
+    pi_over_floor: round(pi.through / pi.bare),
     sessions_per_s: round(rate.perSecond, 1),
     kb_per_session: round(kbPerSession, 1),
     pi_overhead_ms: round(pi.added, 0),
