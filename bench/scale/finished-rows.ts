@@ -34,6 +34,8 @@ export interface Sql {
   digits(number: string): string;
   /** SQL for a name of a blob that no other row has, as random as a hash. */
   hash(seed: string): string;
+  /** SQL before and after the rows are copied, which switches the triggers off where that is possible. They take half of the time. */
+  readonly triggers: { readonly off: string; readonly on: (tasks: number) => string };
   /** SQL that brings what the database knows about its tables up to date, as a database that was filled by sessions is. */
   readonly settle: string;
 }
@@ -52,6 +54,8 @@ function sqliteSql(path: string): Sql {
       `(with recursive n (i) as (select ${from} union all select i + 1 from n where i + 1 < ${to}) select i from n) as task`,
     digits: (number) => `printf('%024x', ${number})`,
     hash: () => 'lower(hex(randomblob(32)))',
+    // The triggers count the copies as uncollected.
+    triggers: { off: '', on: () => 'delete from uncollected' },
     settle: 'pragma wal_checkpoint(truncate)',
   };
 }
@@ -66,6 +70,11 @@ async function postgresSql(url: string): Promise<Sql> {
     series: (from, to) => `generate_series(${from}::bigint, ${to - 1}::bigint) as task (i)`,
     digits: (number) => `lpad(to_hex(${number}), 24, '0')`,
     hash: (seed) => `encode(sha256(convert_to(${seed}, 'UTF8')), 'hex')`,
+    triggers: {
+      off: 'set session_replication_role = replica',
+      on: (tasks) =>
+        `set session_replication_role = origin; insert into task_counts values ('completed', ${tasks}); delete from uncollected`,
+    },
     settle: 'vacuum analyze',
   };
 }
@@ -87,6 +96,7 @@ export type Filling = {
 export async function addFinished(sql: Sql, filling: Filling, onBatch: (tasks: number) => void): Promise<void> {
   const tables: ((from: number, to: number) => string)[] = [];
   for (const copy of tableCopies(sql, filling)) tables.push(await statementOf(sql, filling.taskId, copy));
+  await sql.run(sql.triggers.off);
   for (let from = 0; from < filling.tasks; from += BATCH) {
     const to = Math.min(filling.tasks, from + BATCH);
     await sql.run('begin');
@@ -94,8 +104,7 @@ export async function addFinished(sql: Sql, filling: Filling, onBatch: (tasks: n
     await sql.run('commit');
     onBatch(to);
   }
-  // The triggers count the copies as uncollected.
-  await sql.run('delete from uncollected');
+  await sql.run(sql.triggers.on(filling.tasks));
   await sql.run(sql.settle);
 }
 

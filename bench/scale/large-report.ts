@@ -28,6 +28,14 @@ const OLD_TASKS = { few: 1_000, many: 12_500 };
 /** Number of sessions for which the key `claims_per_s_10m` is reported. */
 const TEN_MILLION = 10_000_000;
 
+/** Settings of PostgreSQL: memory as for a database of this size, and checkpoints that are rare enough for filling it. */
+const SETTINGS = {
+  shared_buffers: '2GB',
+  maintenance_work_mem: '512MB',
+  max_wal_size: '8GB',
+  checkpoint_timeout: '30min',
+};
+
 type Name = keyof RoundFigures;
 
 const ROWS: readonly (readonly [name: Name, label: string, remark: string])[] = [
@@ -47,7 +55,7 @@ const ROWS: readonly (readonly [name: Name, label: string, remark: string])[] = 
 export async function largeStore(options: LargeOptions): Promise<Part> {
   const why = options.database === 'postgres' ? whyNoPostgres() : null;
   if (why !== null) return { keys: { claims_per_s_10m: null }, rows: [['PostgreSQL', '-', why]] };
-  const cluster = options.database === 'postgres' ? await startPostgres() : null;
+  const cluster = options.database === 'postgres' ? await startPostgres({ settings: SETTINGS }) : null;
   const kept: Filled[] = [];
   const filled = async (tasks: number, oldTasks: number, queued: number): Promise<Filled> => {
     const database = (await cluster?.createDatabase()) ?? null;
