@@ -1,4 +1,5 @@
 import { MIB } from '../core/bytes.ts';
+import { systemClock } from '../core/clock.ts';
 import { ENVELOPE_TYPE, type Envelope, encodeEnvelope, envelopeLength } from '../core/envelope.ts';
 import { parseAs } from '../core/parse.ts';
 import {
@@ -18,6 +19,7 @@ import {
   type SessionSummary,
 } from '../schema/index.ts';
 import { Connection, type ConnectionOptions } from './connection.ts';
+import { SentEngines } from './sent-engines.ts';
 
 /** The result of one attempt as a node delivers it. The server stores its parts without parsing them. */
 export type DeliveredResult = {
@@ -72,36 +74,41 @@ export class NodeApi {
   private readonly instance: string;
   private readonly connection: Connection;
   private readonly path: string;
+  private readonly engines: SentEngines;
 
   constructor(options: NodeApiOptions) {
     this.nodeId = options.nodeId;
     this.instance = options.instance ?? 'none';
     this.connection = new Connection(options);
     this.path = `/nodes/${encodeURIComponent(options.nodeId)}`;
+    this.engines = new SentEngines(options.clock ?? systemClock);
   }
 
   async register(description: NodeDescription, signal?: AbortSignal): Promise<NodeInfo> {
     const body: NodeRegistration = { ...description, node_id: this.nodeId, instance: this.instance };
+    this.engines.forget();
     return parseAs(nodeInfoSchema, await this.connection.json('POST', '/nodes/register', { body, signal }), 'node');
   }
 
   /**
    * Sends a heartbeat, which renews the leases of the listed sessions. With `wait_seconds`, the server holds the reply until there is a
    * session to stop. A replica that replies more than `replySeconds` after the end of that hold counts as unresponsive, and the next one is
-   * called.
+   * called. The state of each engine is left out of the request when the server has it, as {@link SentEngines} decides.
    */
   async heartbeat(
     beat: Omit<Heartbeat, 'instance'>,
     signal?: AbortSignal,
     replySeconds?: number,
   ): Promise<HeartbeatReply> {
-    const body: Heartbeat = { ...beat, instance: this.instance };
+    const { engines, sent } = this.engines.shortened(beat.engines);
+    const body: Heartbeat = { ...beat, engines, instance: this.instance };
     const reply = await this.connection.json('POST', `${this.path}/heartbeat`, {
       body,
       waitSeconds: body.wait_seconds,
       replySeconds,
       signal,
     });
+    sent();
     return parseAs(heartbeatReplySchema, reply, 'reply to heartbeat');
   }
 

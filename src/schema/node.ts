@@ -112,7 +112,12 @@ export const heartbeatSchema = z.strictObject({
         .int()
         .min(0)
         .describe('revision of the engine directory that this node has received; the server sends only newer ones'),
-      info: z.array(engineInfoSchema),
+      info: z
+        .array(engineInfoSchema)
+        .nullable()
+        .describe(
+          'state of each engine on the node; null: as the last heartbeat of this process had it, apart from the calls in flight',
+        ),
       problems: z
         .array(z.object({ engine_id: z.string(), message: z.string() }))
         .describe('engines that the node could not register'),

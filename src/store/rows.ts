@@ -163,7 +163,10 @@ export type NodeRow = {
   readonly registration: string;
   /** The node's latest `NodeStageMetrics` as JSON text. */
   readonly metrics: string;
-  /** The field `engines` of the node's latest heartbeat that contained this field, as JSON text; `null` when no heartbeat contained it. */
+  /**
+   * What the node's latest heartbeat reported of its engines, without the state of each engine, as JSON text; `null` when no heartbeat has
+   * reported it.
+   */
   readonly engines: string | null;
   readonly draining: number;
   /** Reason why the node currently accepts no sessions; `null` when it accepts them. */

@@ -286,7 +286,7 @@ export interface ResultTable {
 }
 
 export interface NodeTable {
-  /** Adds a node, or replaces the row of a node with the same id. */
+  /** Adds a node, or replaces the row of a node with the same id, whose engines then have no state. */
   put(row: NodeRow): Promise<void>;
   get(nodeId: string): Promise<NodeRow | undefined>;
   /** Returns the node with this id and locks its row until the transaction ends. Resolves with `undefined` when there is no such node. */
@@ -301,6 +301,13 @@ export interface NodeTable {
   hasOther(nodeId: string, seenSinceMs: number): Promise<boolean>;
   update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void>;
   remove(nodeId: string): Promise<void>;
+  /**
+   * Stores the state of a node's engines as JSON text. It is apart from the node's row, which every call of the node reads, because it is
+   * long when a node has hundreds of engines.
+   */
+  putEngineInfo(nodeId: string, info: string): Promise<void>;
+  /** Returns the state of the engines of every node that has stored one, as JSON text by node id. */
+  engineInfo(): Promise<ReadonlyMap<string, string>>;
 }
 
 export interface CallbackTable {

@@ -62,7 +62,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await cluster().query('update floe_schema set version = 999', newer);
     await expect(open(newer)).rejects.toMatchObject({
       code: 'setup_failed',
-      message: expect.stringContaining('has format 999, and this floe needs format 16; a newer floe has written it'),
+      message: expect.stringContaining('has format 999, and this floe needs format 17; a newer floe has written it'),
     });
   });
 
@@ -88,9 +88,9 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await expect(open(old)).rejects.toMatchObject({
       code: 'setup_failed',
       message:
-        `the database ${host}${pathname} has format 1, and this floe needs format 16; format 1 was never released ` +
+        `the database ${host}${pathname} has format 1, and this floe needs format 17; format 1 was never released ` +
         'and cannot be converted: drop or rename the database, or start with an empty one',
-      details: { format: 1, expected_format: 16 },
+      details: { format: 1, expected_format: 17 },
     });
     expect(await dump()).toEqual(before);
   });

@@ -149,9 +149,9 @@ describe('a database file with another format', () => {
       expect.objectContaining({
         code: 'setup_failed',
         message:
-          `the database ${path} has format 5, and this floe needs format 16; ` +
+          `the database ${path} has format 5, and this floe needs format 17; ` +
           'format 5 was never released and cannot be converted: move the file away, or start with an empty data directory',
-        details: { format: 5, expected_format: 16 },
+        details: { format: 5, expected_format: 17 },
       }),
     );
     expect(await readFile(path)).toEqual(before);
@@ -160,7 +160,7 @@ describe('a database file with another format', () => {
 
   it('is refused, and not changed, when a newer floe has written it', async () => {
     const path = join(directory, 'floe.db');
-    const before = await createFile(path, 17);
+    const before = await createFile(path, 18);
     expect(() => SqliteStore.open(path)).toThrow(
       expect.objectContaining({ code: 'setup_failed', message: expect.stringContaining('run that version, or move') }),
     );

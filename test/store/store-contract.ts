@@ -265,6 +265,23 @@ function outboxTests(store: () => Store): void {
     expect(await store().transaction((tables) => tables.nodes.get('n'))).toBeUndefined();
   });
 
+  it('stores the state of the engines of each node apart from its row, and removes it with the node', async () => {
+    const infos = () => store().read(({ nodes }) => nodes.engineInfo());
+    await store().transaction(async ({ nodes }) => {
+      await nodes.putEngineInfo('a', '[1]');
+      await nodes.putEngineInfo('b', '[2]');
+    });
+    await store().transaction(({ nodes }) => nodes.putEngineInfo('a', '[3]'));
+    expect(await infos()).toEqual(
+      new Map([
+        ['a', '[3]'],
+        ['b', '[2]'],
+      ]),
+    );
+    await store().transaction(({ nodes }) => nodes.remove('a'));
+    expect(await infos()).toEqual(new Map([['b', '[2]']]));
+  });
+
   it('finds the nodes that are drained, and whether another node accepts sessions', async () => {
     const node = (node_id: string, fields: Partial<NodeRow> = {}): NodeRow => ({
       ...{ node_id, instance: 'i', takeovers: 0, registration: '{}', metrics: '{}', engines: null, draining: 0 },

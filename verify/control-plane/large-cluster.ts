@@ -42,7 +42,7 @@ type LargeFigures = {
   readonly lease_p99_ms: number;
   /** The smallest share of a trainer of the leased sessions, over its fair share, while every trainer has queued sessions. */
   readonly fairness: number;
-  /** Largest number of calls on one engine over the mean of all engines, while the cluster is at least half full. */
+  /** Largest number of calls on one engine over the mean of all engines, while half of the sessions make one. */
   readonly engine_imbalance: number;
   /** Time until every session of the dead rack was leased to another node or had ended, in lease durations. */
   readonly rack_recovery_leases: number;
@@ -200,14 +200,14 @@ class LargeCluster {
     return [...this.trainers.keys()].map((name) => queue.of(name).length);
   }
 
-  /** Takes samples while the cluster is at least half full: of the calls on engines, and of the trainers' shares while all have queued sessions. */
+  /** Takes samples while the cluster is at least half full: of the calls on engines, and of the shares of the trainers. */
   private sample(): void {
     const counts = this.liveByTrainer();
     const live = counts.reduce((sum, count) => sum + count, 0);
     this.mostLive = Math.max(this.mostLive, live);
-    if (live < this.size.sessions / 2) return;
-    this.imbalance = Math.max(this.imbalance, this.cluster.engines?.imbalance() ?? 0);
-    if (this.queued().some((count) => count === 0)) return;
+    const half = this.size.sessions / 2;
+    this.imbalance = Math.max(this.imbalance, this.cluster.engines?.imbalance(half) ?? 0);
+    if (live < half || this.queued().some((count) => count === 0)) return;
     this.fairness = Math.min(this.fairness, (Math.min(...counts) * counts.length) / live);
   }
 

@@ -17,10 +17,10 @@ export class SimEngines {
     return new EngineChooser(process, this.inflight);
   }
 
-  /** The number of calls on the busiest engine over the mean of all; `null` while there is no call. */
-  imbalance(): number | null {
+  /** The number of calls on the busiest engine over the mean of all; `null` while there are fewer calls than `least`. */
+  imbalance(least: number): number | null {
     const calls = this.inflight.reduce((sum, count) => sum + count, 0);
-    return calls === 0 ? null : (Math.max(...this.inflight) * this.inflight.length) / calls;
+    return calls < least ? null : (Math.max(...this.inflight) * this.inflight.length) / calls;
   }
 }
 

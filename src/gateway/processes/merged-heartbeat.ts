@@ -36,7 +36,7 @@ export function mergeEngineReports(reports: readonly EngineReport[]): EngineRepo
   return {
     revision: Math.min(...reports.map(({ revision }) => revision)),
     heard: Math.min(...reports.map(({ heard }) => heard)),
-    info: mergeEngines(reports.map(({ info }) => info)),
+    info: mergeEngines(reports.map(({ info }) => info ?? [])),
     problems: firstOfEngine(reports.flatMap(({ problems }) => problems)),
     unpaused: firstOfEngine(reports.flatMap(({ unpaused }) => unpaused)),
   };

@@ -7,7 +7,7 @@ import type { EngineStateRow, NodeRow, StoreTables } from '../../store/index.ts'
 import type { RolloutContext } from '../context.ts';
 import { isHealthy } from '../nodes/nodes.ts';
 import { runTransaction } from '../transaction.ts';
-import { removedIds, reportedEngines } from './directory.ts';
+import { engineReportOf, removedIds, reportedEngines } from './directory.ts';
 
 /**
  * A stored change of the engine directory, which is the server's list of registered engines and their settings. A node applies the change
@@ -49,7 +49,8 @@ export async function registerEngine(
 export async function removeEngines(context: RolloutContext, engineId: string | null): Promise<CommittedChange> {
   return changeEngines(context, async (tables, state) => {
     const registered = (await tables.engines.list()).map((row) => row.engine_id);
-    const infos = (await tables.nodes.list()).flatMap((row) => reportedEngines(row)?.info ?? []);
+    const reports = await reportedEngines(tables, await tables.nodes.list());
+    const infos = [...reports.values()].flatMap(({ info }) => info);
     const known = [...new Set([...registered, ...infos.map((info) => info.engine_id)])];
     const removing = engineId === null ? known : known.filter((id) => id === engineId);
     if (engineId !== null && removing.length === 0) {
@@ -94,7 +95,7 @@ export async function waitUntilApplied(
   await context.wakeups.poll('engines', waitMs, disconnected, async () => {
     const rows = await context.store.read((tables) => tables.nodes.list());
     const nodes = rows.filter((row) => isHealthy(context, row));
-    const hasApplied = (row: NodeRow): boolean => (reportedEngines(row)?.revision ?? -1) >= revision;
+    const hasApplied = (row: NodeRow): boolean => (engineReportOf(row)?.revision ?? -1) >= revision;
     const done = nodes.filter(hasApplied);
     latest = {
       ...latest,
@@ -134,7 +135,7 @@ async function changeEngines(
 }
 
 function problemsOf(row: NodeRow, engineIds: readonly string[]): EngineChange['problems'] {
-  const reported = reportedEngines(row);
+  const reported = engineReportOf(row);
   const problems = reported === null ? [] : [...reported.problems, ...reported.unpaused];
   const relevant = problems.filter(({ engine_id }) => engineIds.length === 0 || engineIds.includes(engine_id));
   return relevant.map((problem) => ({ node_id: row.node_id, ...problem }));

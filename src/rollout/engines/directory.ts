@@ -10,8 +10,13 @@ import type { EngineStateRow, NodeRow, StoreTables } from '../../store/index.ts'
 import type { RolloutContext } from '../context.ts';
 import { isHealthy } from '../nodes/nodes.ts';
 
-/** The engines that a node reported in its latest heartbeat. */
-export type ReportedEngines = NonNullable<Heartbeat['engines']>;
+/** The numbers of engines that a node knows, that respond, and that respond but have all the calls in progress that their limit allows. */
+export type EngineCounts = { readonly known: number; readonly healthy: number; readonly full: number };
+
+/** What a node reported of its engines, as its row has it: with counts instead of the state of each engine. */
+export type EngineReport = Omit<NonNullable<Heartbeat['engines']>, 'info'> & { readonly engines: EngineCounts };
+
+type ReportedEngines = EngineReport & { readonly info: readonly EngineInfo[] };
 
 /** Returns the engine directory that nodes receive: the registered engines, and the settings that apply to all engines. */
 export async function readEngineDirectory(tables: StoreTables): Promise<EngineDirectory> {
@@ -30,9 +35,38 @@ export function removedIds(state: EngineStateRow): string[] {
   return JSON.parse(state.removed) as string[];
 }
 
-/** Returns the engines that a node reported in its latest heartbeat; `null` when it has reported none yet. */
-export function reportedEngines(row: NodeRow): ReportedEngines | null {
-  return row.engines === null ? null : (JSON.parse(row.engines) as ReportedEngines);
+/** Returns what a node reported of its engines in its latest heartbeat; `null` when it has reported nothing yet. */
+export function engineReportOf(row: NodeRow): EngineReport | null {
+  return row.engines === null ? null : (JSON.parse(row.engines) as EngineReport);
+}
+
+/** Returns the report to store for a heartbeat. One without the state of each engine keeps the counts of the earlier report. */
+export function reportToStore(
+  { info, ...report }: NonNullable<Heartbeat['engines']>,
+  earlier: EngineReport | null,
+): EngineReport {
+  return { ...report, engines: info === null ? (earlier?.engines ?? countEngines([])) : countEngines(info) };
+}
+
+export function countEngines(info: readonly EngineInfo[]): EngineCounts {
+  const healthy = info.filter((engine) => engine.healthy);
+  const full = healthy.filter((engine) => engine.inflight >= (engine.max_concurrency ?? Number.POSITIVE_INFINITY));
+  return { known: info.length, healthy: healthy.length, full: full.length };
+}
+
+/** Returns what each node reported of its engines, with the state of each engine, by node id. Nodes that reported nothing are left out. */
+export async function reportedEngines(
+  tables: StoreTables,
+  rows: readonly NodeRow[],
+): Promise<ReadonlyMap<string, ReportedEngines>> {
+  const infos = await tables.nodes.engineInfo();
+  return new Map(
+    rows.flatMap((row): [string, ReportedEngines][] => {
+      const report = engineReportOf(row);
+      const info = JSON.parse(infos.get(row.node_id) ?? '[]') as EngineInfo[];
+      return report === null ? [] : [[row.node_id, { ...report, info }]];
+    }),
+  );
 }
 
 /** Returns every engine that is registered or that a healthy node reports, with its state on each node. */
@@ -45,8 +79,9 @@ export async function enginesStatus(context: RolloutContext): Promise<EnginesSta
       const { engine_id = '', kind, base_url, pool } = spec;
       views.set(engine_id, { engine_id, source: 'registered', kind, base_url, pool, nodes: [] });
     }
+    const reports = await reportedEngines(tables, nodes);
     for (const row of nodes) {
-      const reported = reportedEngines(row);
+      const reported = reports.get(row.node_id) ?? null;
       for (const info of reported?.info ?? []) {
         const { engine_id, kind, base_url, pool } = info;
         if (!views.has(engine_id)) views.set(engine_id, { engine_id, source: 'node', kind, base_url, pool, nodes: [] });

@@ -3,7 +3,7 @@ import { canTransition, isTerminal } from '../../core/session-state.ts';
 import type { Heartbeat, HeartbeatReply, SessionProgress, SessionStatus } from '../../schema/index.ts';
 import type { NodeRow, SessionRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
-import { enginesRevision, readEngineDirectory } from '../engines/directory.ts';
+import { engineReportOf, enginesRevision, readEngineDirectory, reportToStore } from '../engines/directory.ts';
 import { takeBackLost } from '../sessions/retry.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { checkOwner, ownNode } from './nodes.ts';
@@ -103,13 +103,18 @@ async function findDifferences(
 }
 
 /**
- * Writes the node's row, but only when its content has changed, or when its latest update is so old that the node would soon count as
- * silent.
+ * Writes the state of the node's engines if the heartbeat has it. Writes the node's row, but only when its content has changed, or when its
+ * latest update is so old that the node would soon count as silent.
  */
 async function recordNode(transaction: Transaction, node: NodeRow, beat: Heartbeat, nowMs: number): Promise<void> {
   const { context, tables } = transaction;
   const metrics = JSON.stringify(beat.metrics);
-  const engines = beat.engines === null ? node.engines : JSON.stringify(beat.engines);
+  const earlier = engineReportOf(node);
+  const report = beat.engines === null ? earlier : reportToStore(beat.engines, earlier);
+  const engines = report === null ? null : JSON.stringify(report);
+  const info = beat.engines?.info ?? null;
+  const isEmpty = info?.length === 0 && (earlier?.engines.known ?? 0) === 0;
+  if (info !== null && !isEmpty) await tables.nodes.putEngineInfo(node.node_id, JSON.stringify(info));
   if (engines !== node.engines) transaction.wake('engines');
   const intervalMs = Math.min(LAST_SEEN_INTERVAL_MS, LAST_SEEN_SHARE * context.config.node_timeout_seconds * 1000);
   const isSame = metrics === node.metrics && engines === node.engines && beat.refuses === node.refuses;
@@ -117,8 +122,7 @@ async function recordNode(transaction: Transaction, node: NodeRow, beat: Heartbe
   await tables.nodes.update(node.node_id, {
     metrics,
     refuses: beat.refuses,
-    // The JSON of the engines is long and seldom changes, so it is written only when it has changed.
-    ...(engines === node.engines ? {} : { engines }),
+    engines,
     last_seen_ms: nowMs,
     last_heartbeat: isoNow(context.clock),
   });

@@ -1,4 +1,5 @@
-import type { Heartbeat, NodeInfo, RolloutStatus, StageCounts, StageMeans } from '../../schema/index.ts';
+import type { NodeInfo, RolloutStatus, StageCounts, StageMeans } from '../../schema/index.ts';
+import type { EngineCounts, EngineReport } from '../engines/directory.ts';
 
 /** The fields of a node from which the bottleneck is determined. */
 export type NodeFacts = Pick<
@@ -13,7 +14,7 @@ export type NodeFacts = Pick<
   | 'max_init_workers'
   | 'max_run_workers'
   | 'max_postrun_workers'
-> & { readonly engines: Heartbeat['engines'] };
+> & { readonly engines: EngineReport | null };
 
 /** The state of the service at the time of a status request, from which the bottleneck is determined. */
 export type ServiceFacts = {
@@ -106,15 +107,22 @@ function unusableEngines({ enginesPaused }: ServiceFacts, working: readonly Node
   // A node that has not reported its engines yet may have some in its configuration, so the engines are judged only when every node has
   // reported.
   if (reports.length < working.length) return null;
-  const engines = reports.flatMap((report) => report.info);
-  if (engines.some((engine) => engine.healthy)) return null;
+  const { known, healthy } = sumOfEngines(working);
+  if (healthy > 0) return null;
   const problem = reports.flatMap((report) => report.problems)[0]?.message;
-  const why = engines.length === 0 ? 'no node has an engine' : `none of the ${engines.length} engines responds`;
+  const why = known === 0 ? 'no node has an engine' : `none of the ${known} engines responds`;
   return {
     name: 'engines',
     why: problem === undefined ? why : `${why}: ${problem}`,
     remedy: 'start an inference server and register it: floe engines add, or POST /engines',
   };
+}
+
+/** Returns the sums over the nodes; an engine counts once for each node that knows it. */
+function sumOfEngines(working: readonly NodeFacts[]): EngineCounts {
+  const counts = working.flatMap((node) => node.engines?.engines ?? []);
+  const sum = (key: keyof EngineCounts): number => counts.reduce((total, one) => total + one[key], 0);
+  return { known: sum('known'), healthy: sum('healthy'), full: sum('full') };
 }
 
 function fullPostrun(working: readonly NodeFacts[]): Bottleneck | null {
@@ -185,12 +193,11 @@ function busyStage({ queued }: ServiceFacts, working: readonly NodeFacts[]): Bot
 }
 
 function busyEngines(working: readonly NodeFacts[]): Bottleneck | null {
-  const engines = working.flatMap((node) => node.engines?.info ?? []).filter((engine) => engine.healthy);
-  const full = engines.filter((engine) => engine.inflight >= (engine.max_concurrency ?? Number.POSITIVE_INFINITY));
-  if (engines.length === 0 || full.length < engines.length) return null;
+  const { healthy, full } = sumOfEngines(working);
+  if (healthy === 0 || full < healthy) return null;
   return {
     name: 'engines',
-    why: `each of the ${engines.length} engines has as many calls in progress as its max_concurrency allows`,
+    why: `each of the ${healthy} engines has as many calls in progress as its max_concurrency allows`,
     remedy: 'add engines, or raise max_concurrency of engines that have free capacity',
   };
 }

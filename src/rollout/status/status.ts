@@ -4,7 +4,7 @@ import type { NodeRow, StoreTables, TrainerLoad } from '../../store/index.ts';
 import { streamLoads } from '../batches/views.ts';
 import { shownConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
-import { reportedEngines } from '../engines/directory.ts';
+import { engineReportOf } from '../engines/directory.ts';
 import { NONE_HELD, nodeInfo } from '../nodes/nodes.ts';
 import { isStoreUnavailable } from '../watched-store.ts';
 import { bottleneckOf, poolHints, type ServiceFacts } from './bottleneck.ts';
@@ -121,7 +121,7 @@ function factsOf(
       .map(({ trainer, held_back: heldBack }) => ({ trainer, heldBack })),
     nodes: nodes.map((node) => {
       const row = rows.get(node.node_id);
-      return { ...node, engines: row === undefined ? null : reportedEngines(row) };
+      return { ...node, engines: row === undefined ? null : engineReportOf(row) };
     }),
     enginesPaused: snapshot.paused,
     undeliveredCallbacks: snapshot.undelivered,

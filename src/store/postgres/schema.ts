@@ -157,6 +157,7 @@ const SCHEMA = `
     registered_at text not null,
     last_heartbeat text not null
   ) with (fillfactor = 50);
+  create table node_engines (node_id text collate "C" primary key, info text not null);
 
   create table callbacks (
     task_id text collate "C" primary key,

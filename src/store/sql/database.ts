@@ -30,6 +30,8 @@ export type Database = {
   /** The results that their trainers have not collected. A trigger on `results` adds them, so that rows of `results` never change. */
   uncollected: { cursor: number; task_id: string; trainer: string; bytes: number };
   nodes: NodeRow;
+  /** The state of the engines of each node, as JSON text. */
+  node_engines: { node_id: string; info: string };
   callbacks: CallbackRow;
   tombstones: { task_id: string; expires_ms: number };
   engines: EngineRow;
@@ -125,7 +127,7 @@ export class OutdatedRead extends Error {}
  * Version number of the tables' format, which is stored in every database. A database with another number is refused. Earlier formats
  * belonged to versions that were never released, so there is no code that converts them.
  */
-export const SCHEMA_FORMAT = 16;
+export const SCHEMA_FORMAT = 17;
 
 /**
  * Creates the error for a database with another format. `database` names the database, and `remedy` states how to start with an empty

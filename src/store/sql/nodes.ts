@@ -13,7 +13,8 @@ export class SqlNodes implements NodeTable {
   }
 
   async put(row: NodeRow): Promise<void> {
-    const { node_id: _, ...rest } = row;
+    const { node_id: nodeId, ...rest } = row;
+    await this.db.deleteFrom('node_engines').where('node_id', '=', nodeId).execute();
     await this.db
       .insertInto('nodes')
       .values(row)
@@ -57,6 +58,20 @@ export class SqlNodes implements NodeTable {
   }
 
   async remove(nodeId: string): Promise<void> {
+    await this.db.deleteFrom('node_engines').where('node_id', '=', nodeId).execute();
     await this.db.deleteFrom('nodes').where('node_id', '=', nodeId).execute();
+  }
+
+  async putEngineInfo(nodeId: string, info: string): Promise<void> {
+    await this.db
+      .insertInto('node_engines')
+      .values({ node_id: nodeId, info })
+      .onConflict((conflict) => conflict.column('node_id').doUpdateSet({ info }))
+      .execute();
+  }
+
+  async engineInfo(): Promise<ReadonlyMap<string, string>> {
+    const rows = await this.db.selectFrom('node_engines').selectAll().execute();
+    return new Map(rows.map(({ node_id, info }) => [node_id, info]));
   }
 }

@@ -149,6 +149,7 @@ const SCHEMA = `
     registered_at text not null,
     last_heartbeat text not null
   ) strict;
+  create table node_engines (node_id text primary key, info text not null) strict;
 
   create table callbacks (
     task_id text primary key,

@@ -1,10 +1,10 @@
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { NodeApi } from '../../../src/client/node-api.ts';
+import { NodeApi } from '../../../src/client/node-api.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { engineInfoSchema, engineSpecSchema, type Heartbeat } from '../../../src/schema/index.ts';
 import { Caller } from '../call.ts';
-import { METRICS, type Running, Workbench } from '../workbench.ts';
+import { METRICS, REGISTRATION, type Running, Workbench } from '../workbench.ts';
 
 let bench: Workbench;
 let running: Running;
@@ -118,6 +118,22 @@ describe('the engine directory', () => {
     expect(await stateOf()).toEqual(['pending']);
     await one.heartbeat(beat({ revision: changed.revision, info }));
     expect(await stateOf()).toEqual(['ready']);
+  });
+
+  it('keeps the state of the engines when a heartbeat leaves it out, until another process has the node', async () => {
+    const client = await running.client();
+    const one = await running.node('one');
+    const { revision } = await client.addEngine({ base_url: 'http://gpu:8000' }, { waitSeconds: 0 });
+    const stateOf = async () =>
+      (await client.engines()).engines[0]?.nodes.map(({ state, info }) => [state, info?.model]);
+    await one.heartbeat(beat({ revision, info: [infoOf('gpu-8000')] }));
+    await one.heartbeat(beat({ revision, info: null, unpaused: [{ engine_id: 'x', message: 'changed' }] }));
+    expect(await stateOf()).toEqual([['ready', 'm']]);
+    const other = new NodeApi({ url: await running.listen(), nodeId: 'one', instance: 'another' });
+    await other.register(REGISTRATION);
+    await other.heartbeat(beat({ revision, info: null }));
+    expect(await stateOf()).toEqual([['pending', undefined]]);
+    await other.close();
   });
 
   it('names the engines that a pause does not stop, which are not failed', async () => {

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { countEngines } from '../../../src/rollout/engines/directory.ts';
 import { StageMeans } from '../../../src/rollout/sessions/stage-means.ts';
 import { bottleneckOf, type NodeFacts, poolHints, type ServiceFacts } from '../../../src/rollout/status/bottleneck.ts';
 import type { EngineInfo, NodeInfo, NodeStageMetrics } from '../../../src/schema/index.ts';
@@ -10,7 +11,7 @@ const engine = (fields: Partial<EngineInfo> = {}): EngineInfo =>
 const reported = (...info: EngineInfo[]): NonNullable<NodeFacts['engines']> => ({
   revision: 0,
   heard: 0,
-  info,
+  engines: countEngines(info),
   problems: [],
   unpaused: [],
 });

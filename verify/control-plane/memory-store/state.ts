@@ -144,6 +144,8 @@ export class MemoryState {
   /** Deliveries of nodes. The key is `<session id>/<lease epoch>` of the delivered attempt. */
   readonly deliveries: MemoryTable<DeliveryRow>;
   readonly nodes: MemoryTable<NodeRow>;
+  /** The state of the engines of each node, as JSON text. */
+  readonly nodeEngines: MemoryTable<{ readonly node_id: string; readonly info: string }>;
   readonly callbacks: MemoryTable<CallbackRow>;
   readonly tombstones: MemoryTable<{ readonly task_id: string; readonly expires_ms: number }>;
   readonly engines: MemoryTable<EngineRow>;
@@ -177,6 +179,7 @@ export class MemoryState {
     ]);
     this.deliveries = new MemoryTable('deliveries', record, [this.deliveriesBySession]);
     this.nodes = new MemoryTable('nodes', record);
+    this.nodeEngines = new MemoryTable('node_engines', record);
     this.callbacks = new MemoryTable('callbacks', record);
     this.tombstones = new MemoryTable('tombstones', record);
     this.engines = new MemoryTable('engines', record);

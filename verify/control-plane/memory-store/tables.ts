@@ -48,9 +48,12 @@ export function tablesOf(state: MemoryState): StoreTables {
   };
 }
 
-function nodesOf({ nodes }: MemoryState): NodeTable {
+function nodesOf({ nodes, nodeEngines }: MemoryState): NodeTable {
   return {
-    put: async (row) => nodes.put(row.node_id, row),
+    put: async (row) => {
+      nodeEngines.delete(row.node_id);
+      nodes.put(row.node_id, row);
+    },
     get: async (nodeId) => nodes.get(nodeId),
     lock: async (nodeId) => nodes.get(nodeId),
     list: async () => sorted(nodes.values(), (row: NodeRow) => row.node_id),
@@ -63,7 +66,12 @@ function nodesOf({ nodes }: MemoryState): NodeTable {
       return false;
     },
     update: async (nodeId, patch) => void nodes.patch(nodeId, patch),
-    remove: async (nodeId) => nodes.delete(nodeId),
+    remove: async (nodeId) => {
+      nodeEngines.delete(nodeId);
+      nodes.delete(nodeId);
+    },
+    putEngineInfo: async (nodeId, info) => nodeEngines.put(nodeId, { node_id: nodeId, info }),
+    engineInfo: async () => new Map([...nodeEngines.values()].map(({ node_id, info }) => [node_id, info])),
   };
 }
 
