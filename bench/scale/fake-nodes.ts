@@ -5,9 +5,9 @@ import { NodeApi } from '../../src/client/node-api.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import { newId } from '../../src/core/ids.ts';
 import { sessionSummary } from '../../src/core/session-summary.ts';
-import type { Lease } from '../../src/schema/index.ts';
+import { type EngineInfo, engineInfoSchema, type Heartbeat, type Lease } from '../../src/schema/index.ts';
 import { inParallel, serveBench } from '../child.ts';
-import { type FakeNodesArguments, HEARTBEAT_SECONDS } from './replica.ts';
+import { ENGINES, type EngineReports, type FakeNodesArguments, HEARTBEAT_SECONDS } from './replica.ts';
 
 const { urls, count } = JSON.parse(process.argv[2] ?? '') as FakeNodesArguments;
 
@@ -19,6 +19,31 @@ const CALLERS = 16;
 const LEASE_WAIT_SECONDS = 20;
 const RETRY_SECONDS = 60;
 const TRAJECTORY = Buffer.from(JSON.stringify({ traces: [], filler: 'x'.repeat(2_000) }));
+
+/** The engines of every node, as a vLLM server is reported. */
+const engines: readonly EngineInfo[] = Array.from({ length: ENGINES }, (_, i) =>
+  engineInfoSchema.parse({
+    ...{ engine_id: `vllm-gpu-node-${i}-8000`, kind: 'vllm', base_url: `http://gpu-node-${i}:8000`, pool: 'default' },
+    ...{ model: 'Qwen/Qwen3-30B-A3B', server_version: '0.32.0', max_model_len: 32_768, logprobs_mode: 'processed' },
+    ...{ policy_version: '17', healthy: true, streaming: true, inflight: 0, max_concurrency: null },
+    capabilities: {
+      ...{ token_ids: true, token_input: 'generate', version_spans: false, pause: true, abort: true, cache_salt: true },
+      notes: [],
+      template: {
+        ...{ close_ids: [151_645, 198], call_end: { ids: [151_658], each: null }, tail_render: true },
+        ...{ thinking: { tool_results: 'kept', user_message: 'dropped' }, fingerprint: 'a'.repeat(64) },
+      },
+    },
+  }),
+);
+
+/** Returns the report of a node whose calls in flight have changed, and with `every` also the state of its engines. */
+function reportOf(reports: EngineReports): Heartbeat['engines'] {
+  if (reports === 'none') return null;
+  const changed = { inflight: beats % 16, ...(reports === 'every' ? { policy_version: String(beats) } : {}) };
+  const info = engines.map((engine) => ({ ...engine, ...changed }));
+  return { revision: 0, heard: 0, info, problems: [], unpaused: [] };
+}
 
 /** A node without a process of its own. `held` are the sessions that it reports as running. */
 class FakeNode {
@@ -39,11 +64,11 @@ class FakeNode {
     });
   }
 
-  async beat(waitSeconds: number, signal?: AbortSignal): Promise<void> {
+  async beat(waitSeconds: number, reports: EngineReports, signal?: AbortSignal): Promise<void> {
     const sessions = this.held.map(({ session_id, epoch }) => ({
       ...{ session_id, epoch, status: 'RUNNING' as const, turns: 0, sampled_tokens: 0 },
     }));
-    const body = { metrics: METRICS, refuses: null, sessions, engines: null, wait_seconds: waitSeconds };
+    const body = { metrics: METRICS, refuses: null, sessions, engines: reportOf(reports), wait_seconds: waitSeconds };
     await this.api.heartbeat(body, signal);
     beats++;
   }
@@ -89,11 +114,11 @@ serveBench(
   {},
   {
     /** Starts the heartbeats of all nodes, and their held requests for leases when `leases` is true. */
-    start({ leases }: { readonly leases: boolean }) {
+    start({ leases, engines: reports }: { readonly leases: boolean; readonly engines: EngineReports }) {
       stopping = new AbortController();
       setMaxListeners(0, stopping.signal);
       loops = nodes.flatMap((node, index) => [
-        repeat(index, HEARTBEAT_SECONDS, (signal) => node.beat(HEARTBEAT_SECONDS, signal)),
+        repeat(index, HEARTBEAT_SECONDS, (signal) => node.beat(HEARTBEAT_SECONDS, reports, signal)),
         ...(leases ? [repeat(index, HEARTBEAT_SECONDS, (signal) => node.lease(1, LEASE_WAIT_SECONDS, signal))] : []),
       ]);
       return {};

@@ -12,7 +12,7 @@ import { largeStore } from './large-report.ts';
 import { neighbours } from './neighbours.ts';
 import type { ServerOptions } from './processes.ts';
 import { type LifeFigures, lifeRate, memory, submitRate } from './rates.ts';
-import { costOfNode, replicaCosts, TYPICAL } from './replica.ts';
+import { costOfNode, ENGINES, replicaCosts, TYPICAL } from './replica.ts';
 import { makespan, nodeScaling, pipelineGain } from './schedules.ts';
 
 const option = (name: string): string | null => {
@@ -139,6 +139,8 @@ const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
           replica_nodes_max: Math.floor(1_000 / node.server),
           postgres_nodes_max: Math.floor(1_000 / node.database),
           idle_ms_per_node_s: round(figures.heartbeats.server, 3),
+          idle_ms_per_node_s_200_engines: round(figures.engines.server, 3),
+          repeated_over_changed_engines: round(figures.enginesRepeated.server / figures.engines.server, 1),
           ms_per_lease: round(figures.lease.server, 3),
           ms_per_result: round(figures.result.server, 3),
           ms_per_live_session_s: round(figures.liveSession.server, 4),
@@ -147,6 +149,8 @@ const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
           row('CPU ms per node and second, idle', figures.heartbeats, `heartbeats of ${size.nodes} nodes`),
           row('  with held lease requests', figures.waiting, 'the queue is empty'),
           row('  the same, two servers', figures.waitingAtTwo, 'both servers together'),
+          row(`  with ${ENGINES} engines`, figures.engines, 'their calls in flight change'),
+          row('  with their state in every heartbeat', figures.enginesRepeated, 'which changes each time'),
           row('CPU ms per live session and second', figures.liveSession, 'listed in heartbeats, leases renewed'),
           row('CPU ms per lease', figures.lease, 'one session a call'),
           row('CPU ms per result', figures.result, 'trajectory of 2 KB'),

@@ -13,6 +13,13 @@ import type { ServerArguments } from './processes.ts';
 /** The command-line argument of fake-nodes.ts, which is passed as JSON. Node `i` calls the URL `i % urls.length`. */
 export type FakeNodesArguments = { readonly urls: readonly string[]; readonly count: number };
 
+/** Number of engines of each node where their reports are measured. */
+export const ENGINES = 200;
+/** What heartbeats report of the engines: nothing, only calls in flight that have changed, or with every heartbeat another state. */
+export type EngineReports = 'none' | 'counters' | 'every';
+/** Time in seconds after which a node with {@link ENGINES} engines repeats their state because of the calls in flight. */
+const REPEAT_SECONDS = 0.15 * ENGINES;
+
 export type ReplicaSize = {
   readonly nodes: number;
   /** Number of sessions of each node that are leased and delivered with a call each. */
@@ -29,6 +36,10 @@ type Cost = { readonly server: number; readonly database: number };
 export type ReplicaFigures = {
   readonly heartbeats: Cost;
   readonly waiting: Cost;
+  /** The same as `heartbeats` with {@link ENGINES} engines on each node. */
+  readonly engines: Cost;
+  /** The same when every heartbeat has the state of all engines. */
+  readonly enginesRepeated: Cost;
   readonly liveSession: Cost;
   readonly lease: Cost;
   readonly result: Cost;
@@ -58,9 +69,15 @@ export async function replicaCosts(
 ): Promise<ReplicaFigures> {
   const one = await withNodes(cluster, 1, count, async (bench) => {
     const { client, nodes, costOf } = bench;
-    const idle = (leases: boolean): Promise<Cost> => idleCost(bench, leases, seconds);
+    const idle = (leases: boolean, engines: EngineReports = 'none'): Promise<Cost> =>
+      idleCost(bench, { leases, engines }, seconds);
     const heartbeats = await idle(false);
     const waiting = await idle(true);
+    const counters = await idle(false, 'counters');
+    const enginesRepeated = await idle(false, 'every');
+    // No state is repeated in so short a measurement.
+    const repeats = scaled(HEARTBEAT_SECONDS / REPEAT_SECONDS)(difference(enginesRepeated, counters));
+    const engines = { server: counters.server + repeats.server, database: counters.database + repeats.database };
     await inParallel(Math.ceil((count * livePerNode) / GROUP), SUBMITTERS, () =>
       client.submit({ instruction: 'wait', num_samples: GROUP, agent: { harness: 'shell', custom_shell: 'true' } }),
     );
@@ -71,9 +88,11 @@ export async function replicaCosts(
     const busy = await idle(false);
     const result = perCall(await costOf(() => nodes.request('deliver', { each: callsPerNode })));
     const liveSession = scaled(1 / livePerNode)(difference(busy, heartbeats));
-    return { heartbeats, waiting, lease, liveSession, result };
+    return { heartbeats, waiting, engines, enginesRepeated, lease, liveSession, result };
   });
-  const waitingAtTwo = await withNodes(cluster, 2, count, (bench) => idleCost(bench, true, seconds));
+  const waitingAtTwo = await withNodes(cluster, 2, count, (bench) =>
+    idleCost(bench, { leases: true, engines: 'none' }, seconds),
+  );
   return { ...one, waitingAtTwo };
 }
 
@@ -81,8 +100,12 @@ export async function replicaCosts(
  * Returns the cost of a node per second while nothing happens. It is computed from the cost of a heartbeat, because the process that plays
  * the nodes may send fewer than it should when the machine is busy.
  */
-async function idleCost({ nodes, costOf }: Bench, leases: boolean, seconds: number): Promise<Cost> {
-  await nodes.request('start', { leases });
+async function idleCost(
+  { nodes, costOf }: Bench,
+  calls: { readonly leases: boolean; readonly engines: EngineReports },
+  seconds: number,
+): Promise<Cost> {
+  await nodes.request('start', calls);
   // The first calls of the nodes are spread over one interval.
   await sleep(systemClock, (HEARTBEAT_SECONDS + 1) * 1000);
   const before = Number((await nodes.request('beats')).beats);
