@@ -23,6 +23,8 @@ const START = 1;
 const CLOSE = 2;
 const LINE = 3;
 const CALL = 4;
+/** Id that closes a tool call. A reply with calls ends with it, so that nothing needs to be decoded to see that the client has all of it. */
+const CALL_END = 9;
 const ROLES = { system: 5, user: 6, assistant: 7, tool: 8 } as const;
 const FIRST_TEXT_ID = 100;
 const VOCABULARY = 149_000;
@@ -123,6 +125,7 @@ function rendered({ messages, add_generation_prompt }: RenderRequest): Buffer {
       ids.push(CALL);
       addText(ids, called.name);
       addText(ids, called.arguments);
+      ids.push(CALL_END);
     }
     ids.push(CLOSE, LINE);
   }
@@ -136,6 +139,7 @@ function rendered({ messages, add_generation_prompt }: RenderRequest): Buffer {
  */
 function generatedHead(variant: number): Buffer {
   const ids = sampledIds(TURN.responseIds, variant);
+  ids[ids.length - 2] = CALL_END;
   const content = ids.map((token_id, i) => ({ token_id, logprob: logprobAt(i), rank: 1, top_logprobs: [] }));
   const choice = { index: 0, token_ids: ids, logprobs: { content }, finish_reason: 'stop', stop_reason: null };
   const text = JSON.stringify({ request_id: 'generate-tokens-stub', model: 'stub', choices: [choice] });
