@@ -9,6 +9,7 @@ import { parseArgs } from 'node:util';
 import { systemClock } from '../src/core/clock.ts';
 import { createRolloutServer } from '../src/rollout/index.ts';
 import { openStore } from '../src/store/index.ts';
+import { wholeNumber } from '../tools/whole-number.ts';
 import { startPostgres } from '../verify/services/postgres-cluster.ts';
 import { addEndedSessions, FIRST_END_MS } from './ended-sessions.ts';
 import { median, printReport, type ReportRow } from './report.ts';
@@ -20,7 +21,7 @@ const { values: options } = parseArgs({
     json: { type: 'boolean', default: false },
   },
 });
-const SESSIONS = Number(options.sessions);
+const SESSIONS = wholeNumber('sessions', options.sessions);
 const ROUNDS = 7;
 const LAST_END_MS = FIRST_END_MS + SESSIONS * 1000;
 

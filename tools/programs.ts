@@ -1,3 +1,5 @@
+import { FloeError } from '../src/core/errors.ts';
+
 /** A program that `npm run verify` or `npm run bench` starts by its name. */
 export type Program = {
   /** One-line description of the program, which is printed in the list of programs. */
@@ -8,7 +10,7 @@ export type Program = {
 
 /**
  * Runs the program that the first argument names, and removes this name from `process.argv`. Without a name, it lists all programs and
- * exits with 0. For an unknown name, it lists all programs on stderr and exits with 2.
+ * exits with 0. For an unknown name, it lists all programs on stderr and exits with 2, as it does after an option with a wrong value.
  */
 export async function runNamed(command: string, programs: Readonly<Record<string, Program>>): Promise<void> {
   const [node = process.execPath, main = command, name, ...args] = process.argv;
@@ -23,7 +25,14 @@ export async function runNamed(command: string, programs: Readonly<Record<string
     return;
   }
   process.argv = [node, main, ...args];
-  await program.load();
+  try {
+    await program.load();
+  } catch (thrown) {
+    // An option with a wrong value is the user's mistake, for which a stack trace would be no help.
+    if (!FloeError.is(thrown) || thrown.code !== 'bad_request') throw thrown;
+    console.error(thrown.message);
+    process.exitCode = 2;
+  }
 }
 
 function listOf(command: string, programs: Readonly<Record<string, Program>>): string {

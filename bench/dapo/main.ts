@@ -3,6 +3,7 @@
 //
 //   npm run bench -- dapo [--seed N] [--batches N] [--quick] [--json]
 import { parseArgs } from 'node:util';
+import { wholeNumber } from '../../tools/whole-number.ts';
 import { percentile, printReport, type ReportRow, round } from '../report.ts';
 import { batchByBatchMs, optimumMs, type Plan } from './batch-by-batch.ts';
 import { runStream } from './stream-run.ts';
@@ -23,8 +24,8 @@ const { values: options } = parseArgs({
     json: { type: 'boolean', default: false },
   },
 });
-const seed = Number(options.seed);
-const batches = Number(options.batches ?? (options.quick ? 5 : 20));
+const seed = wholeNumber('seed', options.seed);
+const batches = wholeNumber('batches', options.batches ?? (options.quick ? '5' : '20'));
 if (!Number.isInteger(seed) || !(Number.isInteger(batches) && batches > 1)) {
   console.error('--seed and --batches must be whole numbers, and --batches at least 2');
   process.exit(2);

@@ -25,6 +25,7 @@ import type { Completion } from '../../src/tokens/completion.ts';
 import { buildGraph } from '../../src/tokens/graph.ts';
 import { encodeRecords } from '../../src/tokens/records.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+import { wholeNumber } from '../../tools/whole-number.ts';
 import { missingBrowser, openBrowser } from '../../verify/dashboard/browser.ts';
 import { addEndedSessions } from '../ended-sessions.ts';
 import { sessionOf } from '../long-session.ts';
@@ -37,7 +38,7 @@ const { values: options } = parseArgs({
     json: { type: 'boolean', default: false },
   },
 });
-const SESSIONS = Number(options.sessions);
+const SESSIONS = wholeNumber('sessions', options.sessions);
 const TURNS = 400;
 const TOKENS = 400_000;
 const ROUNDS = 5;

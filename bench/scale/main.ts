@@ -5,6 +5,7 @@
 //   npm run bench -- scale [--json] [--quick] [--database sqlite|postgres]
 //                          [--only submit,sqlite,postgres,replica,neighbours,memory,nodes,pipeline,makespan,large] [--finished N] [--queued N]
 import { availableParallelism, loadavg } from 'node:os';
+import { wholeNumber } from '../../tools/whole-number.ts';
 import { startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
 import { machine, median, type PairedRatio, type Part, printReport, type ReportRow, round } from '../report.ts';
 import { commitRate } from './commits.ts';
@@ -272,8 +273,8 @@ const NAMED_PARTS: Readonly<Record<string, () => Promise<Part>>> = {
   large: () =>
     largeStore({
       database: database ?? 'postgres',
-      finished: Number(option('finished') ?? (isQuick ? 50_000 : 1_000_000)),
-      queued: Number(option('queued') ?? (isQuick ? 20_000 : 100_000)),
+      finished: wholeNumber('finished', option('finished') ?? (isQuick ? '50000' : '1000000')),
+      queued: wholeNumber('queued', option('queued') ?? (isQuick ? '20000' : '100000')),
       rounds: ROUNDS,
       load: isQuick
         ? { submits: 800, claims: 1_600, lives: 800, pages: 10 }

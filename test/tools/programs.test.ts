@@ -32,3 +32,13 @@ describe.each([
     for (const name of names) expect(stderr).toMatch(new RegExp(`^  ${name} +\\S`, 'm'));
   });
 });
+
+it.each([
+  ['lists', '--sessions', '1e3'],
+  ['dapo', '--seed', 'x'],
+])('refuses the bench %s with a wrong value of %s in one line', (name, option, value) => {
+  const { status, stdout, stderr } = run('bench/main.js', name, option, value);
+  expect(status).toBe(2);
+  expect(stdout).toBe('');
+  expect(stderr).toBe(`${option} must be a whole number of at least 1, but is "${value}"\n`);
+});

@@ -11,12 +11,12 @@ import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
 import { systemClock } from '../../src/core/clock.ts';
 import { asFloeError } from '../../src/core/errors.ts';
+import { wholeNumber } from '../../tools/whole-number.ts';
 import { hunt } from './hunt.ts';
 import { simulateLarge } from './large-cluster.ts';
 import type { ClusterSize } from './large-plan.ts';
 import { type Failure, OWN_MODULE, simulateSeeds } from './seeds.ts';
 import { simulate } from './simulation.ts';
-import { wholeNumber } from './whole-number.ts';
 
 const { values: options } = parseArgs({
   options: {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
+import { wholeNumber } from '../../../tools/whole-number.ts';
 import { simulateLarge } from '../../../verify/control-plane/large-cluster.ts';
-import { wholeNumber } from '../../../verify/control-plane/whole-number.ts';
 
 describe('the simulation of one large cluster', () => {
   const size = { nodes: 21, sessions: 84, replicas: 2, engines: 8, seed: 3 };
