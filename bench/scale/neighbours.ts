@@ -18,7 +18,7 @@ export type NeighbourOptions = {
   readonly rounds: number;
   /** Number of nodes that restart at once. */
   readonly nodes: number;
-  /** Number of results that nobody reads, which is also the server's limit; five times as many sessions wait in the queue. */
+  /** Number of results that stay unread, which is also the server's limit; five times as many sessions wait in the queue. */
   readonly unread: number;
 };
 
