@@ -43,6 +43,7 @@ export class SentEngines {
   }
 }
 
-function withoutCounters({ inflight: _, adaptive, held_back_ms: __, ...state }: EngineInfo): object {
-  return { ...state, adaptive: adaptive === undefined ? undefined : null };
+/** Returns the state without the fields that change with the calls and the load of the engine. */
+function withoutCounters({ inflight: _, adaptive: __, held_back_ms: ___, ...state }: EngineInfo): object {
+  return state;
 }

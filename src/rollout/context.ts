@@ -21,10 +21,10 @@ export interface RolloutLog {
   error(fields: object, message: string): void;
 }
 
-/** The configuration and the shared objects that every operation of the control plane works with. */
 /** Returns the text of each token id of a model; `null` when there is no tokenizer for the model. */
 export type TokenTexts = (model: string, ids: readonly number[]) => readonly string[] | null;
 
+/** The configuration and the shared objects that every operation of the control plane works with. */
 export type RolloutContext = {
   readonly config: RolloutConfig;
   readonly store: WatchedStore;
