@@ -33,9 +33,8 @@ export async function registerNode(context: RolloutContext, registration: NodeRe
     const held = await tables.sessions.heldBy(nodeId);
     if (before !== undefined && before.instance !== instance) {
       const claims = [...claimsOf(before).filter((claim) => claim.instance !== instance), registration];
-      const row = { ...before, claims: JSON.stringify(claims.slice(-MAX_CLAIMS)) };
-      await tables.nodes.put(row);
-      return nodeInfo(context, row, held);
+      await tables.nodes.update(nodeId, { claims: JSON.stringify(claims.slice(-MAX_CLAIMS)) });
+      return nodeInfo(context, before, held);
     }
     const row = await rowOf(transaction, registration, before);
     await tables.nodes.put(row);

@@ -131,6 +131,8 @@ describe('the engine directory', () => {
     expect(await stateOf()).toEqual([['ready', 'm']]);
     const other = new NodeApi({ url: await running.listen(), nodeId: 'one', instance: 'another' });
     await other.register(REGISTRATION);
+    // A registration alone takes nothing over: it may come from a process that has died since.
+    expect(await stateOf()).toEqual([['ready', 'm']]);
     await other.heartbeat(beat({ revision, info: null }));
     expect(await stateOf()).toEqual([['pending', undefined]]);
     await other.close();
