@@ -31,6 +31,7 @@ export type {
   EndedCounts,
   EngineStateRow,
   NodeRow,
+  QueuedSessions,
   ResultBlobs,
   ResultWithSummary,
   SessionRow,

@@ -213,10 +213,12 @@ export type DurationRow = { readonly duration_key: string; readonly mean_ms: num
  */
 export type ConsumerRow = { readonly consumer: string; readonly trainer: string | null; readonly cursor: number };
 
-/** The load that a trainer causes: its queued and leased sessions, and its results that it has not collected. */
+/** Number of a trainer's queued sessions with the same memory limit, which is in MiB. */
+export type QueuedSessions = { readonly trainer: string; readonly memory_mb: number; readonly sessions: number };
+
+/** The load that a trainer causes besides its queue: its leased sessions, and its results that it has not collected. */
 export type TrainerLoad = {
   readonly trainer: string;
-  readonly queued: number;
   /** Number of the trainer's leased sessions. */
   readonly live: number;
   /**

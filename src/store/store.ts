@@ -20,6 +20,7 @@ import type {
   EngineStateRow,
   NewSession,
   NodeRow,
+  QueuedSessions,
   ResultBlobs,
   ResultWithSummary,
   SessionPatch,
@@ -229,11 +230,11 @@ export interface SessionTable {
   /** Returns the leased sessions of each node that has some. */
   leasedByNode(): Promise<ReadonlyMap<string, HeldSessions>>;
   heldBy(nodeId: string): Promise<HeldSessions>;
-  /** Returns the smallest memory limit of a queued session in MiB; `null` when no session is queued. */
-  leastQueuedMemoryMb(): Promise<number | null>;
-  /** Counts the sessions by status; those that have ended by the outcomes in their facts. */
-  countByStatus(): Promise<ReadonlyMap<SessionStatus, number>>;
-  /** Returns the load of every trainer that has queued or leased sessions or uncollected results. */
+  /** Counts the queued sessions by trainer and memory limit. Takes time in proportion to the length of the queue. */
+  queued(): Promise<QueuedSessions[]>;
+  /** Counts the sessions that are not queued by status; those that have ended by the outcomes in their facts. */
+  countStarted(): Promise<ReadonlyMap<SessionStatus, number>>;
+  /** Returns the load of every trainer that has leased sessions or uncollected results. */
   loads(): Promise<TrainerLoad[]>;
   /** Returns the names of the trainers that have a queued session which is not in back-off. */
   waitingTrainers(nowMs: number): Promise<string[]>;

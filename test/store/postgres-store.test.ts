@@ -1,10 +1,14 @@
 import pg from 'pg';
-import { expect, it } from 'vitest';
+import { expect, it, onTestFinished, vi } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { PostgresStore } from '../../src/store/postgres/store.ts';
 import { describeIf } from '../skip.ts';
 import { postgresMissing, usePostgres } from './postgres.ts';
 import { describeStore } from './store-contract.ts';
+import { AT, addSessions } from './store-rows.ts';
+
+/** A claim of 16 sessions, at a time when all queued ones are overdue. */
+const CLAIM = { nodeId: 'n1', trainer: 'default', limit: 16, nowMs: 1e9, leaseExpiresMs: 1e9, updatedAt: AT };
 
 describeIf(postgresMissing(), 'PostgreSQL', () => {
   const cluster = usePostgres();
@@ -30,4 +34,43 @@ describeIf(postgresMissing(), 'PostgreSQL', () => {
     await write();
     await Promise.all([admin.end(), store.close()]);
   });
+
+  it.each(['fifo', 'longest_first', 'overdue'] as const)(
+    'reads few rows for a claim (%s) when the statistics of the table are older than the queue',
+    async (order) => {
+      const url = await cluster().createDatabase();
+      const admin = new pg.Client({ connectionString: url });
+      await admin.connect();
+      const store = await PostgresStore.open(url, { clock: systemClock });
+      onTestFinished(async () => void (await Promise.all([admin.end(), store.close()])));
+      await store.transaction((tables) => addSessions(tables, 'ended', ids('e', 20_000)));
+      await admin.query(
+        `alter table sessions set (autovacuum_enabled = off); update sessions set status = 'COMPLETED'`,
+      );
+      await admin.query('vacuum analyze sessions');
+      await store.transaction((tables) => addSessions(tables, 'queued', ids('q', 5_000)));
+      const sent = vi.spyOn(pg.Client.prototype, 'query');
+      await store.transaction(async (tables) => {
+        await tables.sessions.waitingTrainers(1e9);
+        await tables.sessions.claim({ ...CLAIM, order });
+      });
+      const statements = sent.mock.calls.map(([query]) => query as unknown as pg.QueryConfig);
+      sent.mockRestore();
+      const read = statements.filter(({ text }) => text?.includes('QUEUED'));
+      expect(read).toHaveLength(2);
+      for (const { text, values } of read) {
+        const { rows } = await admin.query(`explain (analyze, format json) ${text}`, values);
+        expect(rowsRead(rows[0]['QUERY PLAN'][0].Plan), text).toBeLessThan(1_000);
+      }
+    },
+  );
 });
+
+const ids = (prefix: string, count: number): string[] => Array.from({ length: count }, (_, i) => `${prefix}${i}`);
+
+type Plan = { readonly 'Actual Rows': number; readonly 'Actual Loops': number; readonly Plans?: readonly Plan[] };
+
+/** Returns the number of rows that all parts of a plan have returned. */
+function rowsRead({ Plans: parts = [], ...plan }: Plan): number {
+  return parts.reduce((sum, part) => sum + rowsRead(part), plan['Actual Rows'] * plan['Actual Loops']);
+}

@@ -160,7 +160,11 @@ function claimTests(store: () => Store): void {
         idsOf(await store().transaction((tables) => claim(tables, { order, memory: { totalMb: 100, freeMb } })));
       const isDue = (totalMb: number): Promise<boolean> =>
         store().transaction((tables) => tables.sessions.hasDue({ ...CLAIM, order, memory: { totalMb, freeMb: 0 } }));
-      expect(await store().read((tables) => tables.sessions.leastQueuedMemoryMb())).toBe(1);
+      expect(await store().read((tables) => tables.sessions.queued())).toEqual(
+        expect.arrayContaining(
+          [30, 101, 50, 1].map((memory_mb) => ({ trainer: 'default', memory_mb, sessions: memory_mb === 30 ? 2 : 1 })),
+        ),
+      );
       expect(await claimed(29)).toEqual([]);
       expect(await claimed(100)).toEqual(['one', 'two']);
       expect(await isDue(100)).toBe(true);
@@ -249,7 +253,7 @@ function sessionTests(store: () => Store): void {
     });
   });
 
-  it('counts sessions by status, those that have ended by their facts', async () => {
+  it('counts sessions that are not queued by status, those that have ended by their facts', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1', 'a2', 'a3', 'a4', 'a5']);
       await claim(tables, { limit: 1 });
@@ -260,10 +264,10 @@ function sessionTests(store: () => Store): void {
         await tables.facts.add(factRow(id, { task_id: 'a', outcome }));
       }
     });
-    const expected = { LEASED: 1, RUNNING: 1, QUEUED: 1, COMPLETED: 2, CANCELLED: 1 };
+    const expected = { LEASED: 1, RUNNING: 1, COMPLETED: 2, CANCELLED: 1 };
     for (const folded of [0, 2, 3]) {
       await store().transaction(({ facts }) => facts.fold(folded));
-      const counts = await store().read(({ sessions }) => sessions.countByStatus());
+      const counts = await store().read(({ sessions }) => sessions.countStarted());
       expect(Object.fromEntries(counts)).toEqual(expected);
     }
   });
@@ -335,9 +339,8 @@ function collectTests(store: () => Store): void {
     ]);
     const loads = () => store().read(({ sessions }) => sessions.loads());
     expect(await loads()).toEqual([
-      { trainer: 'default', queued: 2, live: 1, uncollected_results: 2, uncollected_bytes: 31 },
-      { trainer: 'other', queued: 1, live: 0, uncollected_results: 0, uncollected_bytes: 0 },
-      { trainer: 'third', queued: 0, live: 0, uncollected_results: 1, uncollected_bytes: 15 },
+      { trainer: 'default', live: 1, uncollected_results: 2, uncollected_bytes: 31 },
+      { trainer: 'third', live: 0, uncollected_results: 1, uncollected_bytes: 15 },
     ]);
     for (const [id, trainer] of [
       ['called', 'fourth'],
@@ -346,7 +349,6 @@ function collectTests(store: () => Store): void {
       await store().transaction((tables) => tables.tasks.update(id, { status: 'completed', ended_ms: 1 }));
       expect(await loads()).toContainEqual({
         trainer,
-        queued: 0,
         live: 0,
         uncollected_results: 1,
         uncollected_bytes: 15,
@@ -355,7 +357,7 @@ function collectTests(store: () => Store): void {
     await store().transaction((tables) => tables.results.collect('default', first));
     expect((await loads())[0]).toMatchObject({ uncollected_results: 1, uncollected_bytes: 15 });
     await store().transaction((tables) => tables.results.collect(null, 1_000_000));
-    expect((await loads()).map((load) => load.trainer)).toEqual(['default', 'other']);
+    expect((await loads()).map((load) => load.trainer)).toEqual(['default']);
   });
 
   it('pages results by trainer and by task, and collects them by task', async () => {

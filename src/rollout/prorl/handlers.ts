@@ -58,10 +58,13 @@ export function prorlApi(context: RolloutContext): CompatibleApi {
 
 /** Returns the number of sessions in each phase under ProRL Agent's names. It counts all sessions of the service. */
 async function phaseCounts({ store }: RolloutContext): Promise<Record<string, number>> {
-  const counts = await store.read((tables) => tables.sessions.countByStatus());
+  const [queued, counts] = await store.read(async ({ sessions }) => [
+    await sessions.queued(),
+    await sessions.countStarted(),
+  ]);
   const of = (...statuses: SessionStatus[]) => statuses.reduce((sum, status) => sum + (counts.get(status) ?? 0), 0);
   const phases = {
-    init_queue: of('QUEUED'),
+    init_queue: queued.reduce((sum, { sessions }) => sum + sessions, 0),
     run_queue: of('READY'),
     eval_queue: 0,
     active_init: of('LEASED', 'INIT'),

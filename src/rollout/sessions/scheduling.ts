@@ -139,7 +139,7 @@ export class Scheduling {
   }
 
   private loadOf(trainer: string): TrainerLoad {
-    return this.loads.get(trainer) ?? { trainer, queued: 0, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
+    return this.loads.get(trainer) ?? { trainer, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
   }
 
   /** Counts claimed sessions as live until the loads are next read. When the transaction fails, the estimate is too high until then. */

@@ -1,6 +1,6 @@
 import type { NodeInfo, RolloutStatus, SessionStatus } from '../../schema/index.ts';
 import { sessionStatusSchema } from '../../schema/index.ts';
-import type { NodeRow, StoreTables, TrainerLoad } from '../../store/index.ts';
+import type { NodeRow, QueuedSessions, StoreTables, TrainerLoad } from '../../store/index.ts';
 import { streamLoads } from '../batches/views.ts';
 import { shownConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
@@ -17,13 +17,13 @@ type Snapshot = Awaited<ReturnType<typeof readSnapshot>>;
 /** The status data that is shown until the store could be read for the first time. */
 const EMPTY: Snapshot = {
   tasks: new Map(),
-  sessions: new Map(),
+  started: new Map(),
+  queued: [],
   undelivered: 0,
   loads: [],
   waiting: [],
   nodeRows: [],
   leasedByNode: new Map(),
-  leastQueuedMemoryMb: null,
   batchStreams: [],
   paused: false,
 };
@@ -56,13 +56,13 @@ export class StatusBoard {
 async function readSnapshot(tables: StoreTables, nowMs: number) {
   return {
     tasks: await tables.tasks.countByStatus(),
-    sessions: await tables.sessions.countByStatus(),
+    started: await tables.sessions.countStarted(),
+    queued: await tables.sessions.queued(),
     undelivered: await tables.callbacks.countUndelivered(),
     loads: await tables.sessions.loads(),
     waiting: await tables.sessions.waitingTrainers(nowMs),
     nodeRows: await tables.nodes.list(),
     leasedByNode: await tables.sessions.leasedByNode(),
-    leastQueuedMemoryMb: await tables.sessions.leastQueuedMemoryMb(),
     batchStreams: await streamLoads(tables, MAX_BATCH_STREAMS),
     paused: (await tables.engines.state()).paused !== null,
   };
@@ -72,10 +72,11 @@ function statusOf(context: RolloutContext, snapshot: Snapshot, storeFailure: str
   const nodes = snapshot.nodeRows.map((row) =>
     nodeInfo(context, row, snapshot.leasedByNode.get(row.node_id) ?? NONE_HELD),
   );
-  const trainers = snapshot.loads.map((load) => ({
+  const trainers = trainersOf(snapshot).map((load) => ({
     ...load,
     held_back: context.scheduling.holdBack(load)?.why ?? null,
   }));
+  const sessions = new Map(snapshot.started).set('QUEUED', sumOf(snapshot.queued));
   const stages = context.scheduling.stages.current();
   return {
     tasks: {
@@ -84,13 +85,13 @@ function statusOf(context: RolloutContext, snapshot: Snapshot, storeFailure: str
       cancelled: snapshot.tasks.get('cancelled') ?? 0,
     },
     sessions: Object.fromEntries(
-      sessionStatusSchema.options.map((status) => [status, snapshot.sessions.get(status) ?? 0]),
+      sessionStatusSchema.options.map((status) => [status, sessions.get(status) ?? 0]),
     ) as Record<SessionStatus, number>,
     nodes,
     undelivered_callbacks: snapshot.undelivered,
     limits: shownConfig(context.config),
     holding_back: [
-      ...snapshot.loads.flatMap((load) => heldByCollecting(context, load)),
+      ...trainers.flatMap((trainer) => heldByCollecting(context, trainer)),
       ...nodes.flatMap(heldByNode),
       ...heldByCallbacks(snapshot),
     ],
@@ -103,19 +104,36 @@ function statusOf(context: RolloutContext, snapshot: Snapshot, storeFailure: str
   };
 }
 
+type TrainerStatus = TrainerLoad & { readonly queued: number };
+
+/** Returns the load and the number of queued sessions of every trainer that has any, by name. */
+function trainersOf({ queued, loads }: Snapshot): TrainerStatus[] {
+  const names = new Set([...queued, ...loads].map(({ trainer }) => trainer));
+  return [...names].sort().map((trainer) => {
+    const load = loads.find((one) => one.trainer === trainer) ?? NO_LOAD;
+    return { ...load, trainer, queued: sumOf(queued.filter((part) => part.trainer === trainer)) };
+  });
+}
+
+const NO_LOAD = { live: 0, uncollected_results: 0, uncollected_bytes: 0 };
+
+function sumOf(queued: readonly QueuedSessions[]): number {
+  return queued.reduce((sum, { sessions }) => sum + sessions, 0);
+}
+
 function factsOf(
   snapshot: Snapshot,
   nodes: readonly NodeInfo[],
   trainers: RolloutStatus['trainers'],
   storeFailure: string | null,
 ): ServiceFacts {
-  const sum = (field: 'queued' | 'live'): number => trainers.reduce((all, trainer) => all + trainer[field], 0);
   const rows = new Map(snapshot.nodeRows.map((row): [string, NodeRow] => [row.node_id, row]));
   return {
     storeFailure,
-    queued: sum('queued'),
-    live: sum('live'),
-    leastQueuedMemoryMb: snapshot.leastQueuedMemoryMb,
+    queued: sumOf(snapshot.queued),
+    live: trainers.reduce((sum, { live }) => sum + live, 0),
+    leastQueuedMemoryMb:
+      snapshot.queued.length === 0 ? null : Math.min(...snapshot.queued.map((part) => part.memory_mb)),
     waiting: trainers
       .filter(({ trainer }) => snapshot.waiting.includes(trainer))
       .map(({ trainer, held_back: heldBack }) => ({ trainer, heldBack })),
@@ -130,7 +148,7 @@ function factsOf(
 
 type HoldingBack = RolloutStatus['holding_back'][number];
 
-function heldByCollecting({ scheduling }: RolloutContext, load: TrainerLoad): HoldingBack[] {
+function heldByCollecting({ scheduling }: RolloutContext, load: TrainerStatus): HoldingBack[] {
   const limit = scheduling.holdBack(load)?.limit;
   if (limit === undefined || load.queued === 0) return [];
   return [{ limit, where: `trainer ${load.trainer}`, count: load.queued, what: 'queued sessions' }];

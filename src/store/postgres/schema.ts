@@ -82,7 +82,8 @@ const SCHEMA = `
     created_at text not null,
     updated_at text not null,
     unique (task_id, sample_index)
-  ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000);
+  ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000);
   create index sessions_fifo on sessions (trainer, priority desc, queue_order) where status = 'QUEUED';
   create index sessions_longest on sessions (trainer, priority desc, expected_ms desc, queue_order)
     where status = 'QUEUED';

@@ -1,7 +1,7 @@
 import { type RawBuilder, sql } from 'kysely';
 import { OUTCOMES } from '../../core/outcomes.ts';
 import type { Outcome, SessionProgress, SessionStatus, UnusableReason } from '../../schema/index.ts';
-import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
+import type { NewSession, QueuedSessions, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
 import {
   type ClaimRequest,
   firstFitting,
@@ -136,6 +136,8 @@ export class SqlSessions implements SessionTable {
         ${memory === null ? sql`` : sql`and memory_mb <= ${memory.totalMb}`}`;
     const { skipLocked } = this.flavor;
     if (order === 'overdue') {
+      // The expression `status || ''` keeps PostgreSQL from reading the whole queue for each row of `front`. It would do so when its
+      // statistics are older than the queue and it expects an empty one.
       return sql`
         front as (
           select queue_order, priority, queued_since_ms, expected_ms ${claimable}
@@ -143,7 +145,7 @@ export class SqlSessions implements SessionTable {
         ),
         due as (
           select queue_order, priority, expected_ms, memory_mb from sessions
-          where ${QUEUED} and queue_order in (
+          where status || '' = 'QUEUED' and queue_order in (
             select queue_order from front
             where queued_since_ms + ${OVERDUE_FACTOR} * expected_ms < ${nowMs}
               and priority = (select max(priority) from front)
@@ -236,20 +238,20 @@ export class SqlSessions implements SessionTable {
     return held(row);
   }
 
-  async leastQueuedMemoryMb(): Promise<number | null> {
-    const row = await this.db
+  queued(): Promise<QueuedSessions[]> {
+    return this.db
       .selectFrom('sessions')
-      .select((select) => select.fn.min<number | null>('memory_mb').as('least'))
+      .select((select) => ['trainer', 'memory_mb', select.fn.countAll<number>().as('sessions')])
       .where(QUEUED)
-      .executeTakeFirstOrThrow();
-    return row.least;
+      .groupBy(['trainer', 'memory_mb'])
+      .orderBy('trainer')
+      .execute();
   }
 
-  async countByStatus(): Promise<ReadonlyMap<SessionStatus, number>> {
+  async countStarted(): Promise<ReadonlyMap<SessionStatus, number>> {
     // Sessions that have ended are counted by the sums of their facts, because counting their rows would read all of them.
     const { rows } = await sql<{ status: SessionStatus | null; outcome: Outcome | null; count: number }>`
-      select status, null as outcome, count(*) as count from sessions where ${QUEUED} group by status
-      union all select status, null, count(*) from sessions where lease_expires_ms is not null group by status
+      select status, null as outcome, count(*) as count from sessions where lease_expires_ms is not null group by status
       union all select null, outcome, sum(sessions) from session_totals group by outcome
       union all select null, outcome, count(*) from session_facts where fact_no > ${FOLDED} group by outcome`.execute(
       this.db,
@@ -264,14 +266,12 @@ export class SqlSessions implements SessionTable {
 
   async loads(): Promise<TrainerLoad[]> {
     const { rows } = await sql<TrainerLoad>`
-      select trainer, sum(queued) as queued, sum(live) as live, sum(uncollected_results) as uncollected_results,
+      select trainer, sum(live) as live, sum(uncollected_results) as uncollected_results,
         sum(uncollected_bytes) as uncollected_bytes
       from (
-        select trainer, count(*) as queued, 0 as live, 0 as uncollected_results, 0 as uncollected_bytes
-          from sessions ${this.flavor.byTrainer} where ${QUEUED} group by trainer
-        union all select trainer, 0, count(*), 0, 0
+        select trainer, count(*) as live, 0 as uncollected_results, 0 as uncollected_bytes
           from sessions where lease_expires_ms is not null group by trainer
-        union all select uncollected.trainer, 0, 0, count(*), sum(bytes)
+        union all select uncollected.trainer, 0, count(*), sum(bytes)
           from uncollected join tasks on tasks.task_id = uncollected.task_id
           where tasks.ended_ms is not null or tasks.callback_url is null
             and not exists (select 1 from aliases where aliases.task_id = tasks.task_id)
@@ -282,13 +282,16 @@ export class SqlSessions implements SessionTable {
 
   async waitingTrainers(nowMs: number): Promise<string[]> {
     const { byTrainer } = this.flavor;
-    // The recursion jumps in the index from one trainer to the next, because a long queue has only few trainers. The condition does not use
-    // `exists`, because PostgreSQL would convert it to a join that reads the whole queue.
+    // The recursion jumps in the index from one trainer to the next, because a long queue has only few trainers. PostgreSQL must use the
+    // index even when its statistics are older than the queue and it expects an empty one. It would then read the whole queue for
+    // `min(trainer)`, but not for the first row in the order of the index. The last condition does not use `exists`, because PostgreSQL
+    // would convert it to a join that reads the whole queue.
+    const first = sql`order by trainer, priority desc, queue_order limit 1`;
     const { rows } = await sql<{ trainer: string }>`
       with recursive waiting (trainer) as (
-        select min(trainer) from sessions ${byTrainer} where ${QUEUED}
+        select (select trainer from sessions ${byTrainer} where ${QUEUED} ${first})
         union all
-        select (select min(trainer) from sessions ${byTrainer} where ${QUEUED} and sessions.trainer > waiting.trainer)
+        select (select trainer from sessions ${byTrainer} where ${QUEUED} and sessions.trainer > waiting.trainer ${first})
         from waiting where waiting.trainer is not null
       )
       select trainer from waiting where trainer is not null and (

@@ -1,6 +1,6 @@
 import { isTerminal } from '../../../src/core/session-state.ts';
 import type { SessionProgress, SessionStatus, UnusableReason } from '../../../src/schema/index.ts';
-import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../../../src/store/rows.ts';
+import type { NewSession, QueuedSessions, SessionPatch, SessionRow, TrainerLoad } from '../../../src/store/rows.ts';
 import {
   type ClaimRequest,
   firstFitting,
@@ -195,14 +195,20 @@ export class MemorySessions implements SessionTable {
     return { count: rows.length, memoryMb: rows.reduce((sum, row) => sum + row.memory_mb, 0) };
   }
 
-  async leastQueuedMemoryMb(): Promise<number | null> {
-    const queued = this.state.sessions.where((row) => row.status === 'QUEUED').map((row) => row.memory_mb);
-    return queued.length === 0 ? null : Math.min(...queued);
+  async queued(): Promise<QueuedSessions[]> {
+    return [...this.state.queue.values()].sort().flatMap((trainer) => {
+      const counts = new Map<number, number>();
+      for (const { memory_mb: memory } of this.state.queue.of(trainer))
+        counts.set(memory, (counts.get(memory) ?? 0) + 1);
+      return [...counts].map(([memory, sessions]) => ({ trainer, memory_mb: memory, sessions }));
+    });
   }
 
-  async countByStatus(): Promise<ReadonlyMap<SessionStatus, number>> {
+  async countStarted(): Promise<ReadonlyMap<SessionStatus, number>> {
     const counts = new Map<SessionStatus, number>();
-    for (const { status } of this.state.sessions.values()) counts.set(status, (counts.get(status) ?? 0) + 1);
+    for (const { status } of this.state.sessions.values()) {
+      if (status !== 'QUEUED') counts.set(status, (counts.get(status) ?? 0) + 1);
+    }
     return counts;
   }
 
@@ -210,11 +216,10 @@ export class MemorySessions implements SessionTable {
     const loads = new Map<string, { -readonly [Key in keyof TrainerLoad]: TrainerLoad[Key] }>();
     const of = (trainer: string) => {
       const known = loads.get(trainer);
-      const load = known ?? { trainer, queued: 0, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
+      const load = known ?? { trainer, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
       if (known === undefined) loads.set(trainer, load);
       return load;
     };
-    for (const trainer of this.state.queue.values()) of(trainer).queued = this.state.queue.of(trainer).length;
     for (const trainer of this.state.leasedByTrainer.values()) {
       of(trainer).live = this.state.leasedByTrainer.size(trainer);
     }
