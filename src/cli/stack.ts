@@ -1,6 +1,7 @@
 import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { systemClock } from '../core/clock.ts';
+import { letHeapGrow } from '../core/heap-growth.ts';
 import { parseAs } from '../core/parse.ts';
 import { acquireLock } from '../core/process-lock.ts';
 import { ensureWritableDir } from '../core/system-errors.ts';
@@ -37,6 +38,7 @@ export async function startServer(
   storage: Storage = EMBEDDED_STORAGE,
 ): Promise<RunningServer> {
   ensureWritableDir(dir, 'choose another data directory with --dir or $FLOE_HOME');
+  letHeapGrow();
   // Locks the directory when it contains an embedded database, because only one server may use that. Several servers may share one
   // PostgreSQL.
   const unlock =
