@@ -9,6 +9,7 @@ import type { EventBus } from './events.ts';
 import type { NodeSizes } from './nodes/memory.ts';
 import type { ServiceTime } from './service-time.ts';
 import type { Scheduling } from './sessions/scheduling.ts';
+import type { TaskTurns } from './sessions/task-turns.ts';
 import type { TrajectoryReader } from './sessions/trajectory-reader.ts';
 import type { Counters } from './status/counters.ts';
 import type { Wakeups } from './wakeups.ts';
@@ -37,6 +38,7 @@ export type RolloutContext = {
   readonly counters: Counters;
   readonly time: ServiceTime;
   readonly scheduling: Scheduling;
+  readonly deliveryTurns: TaskTurns;
   readonly nodeSizes: NodeSizes;
   readonly wakeups: Wakeups;
   readonly events: EventBus;

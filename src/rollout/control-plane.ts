@@ -33,6 +33,7 @@ import { prorlApi } from './prorl/handlers.ts';
 import { ServiceTime } from './service-time.ts';
 import { endCancelled, runCancellations } from './sessions/cancel.ts';
 import { Scheduling } from './sessions/scheduling.ts';
+import { TaskTurns } from './sessions/task-turns.ts';
 import { TrajectoryReader } from './sessions/trajectory-reader.ts';
 import { Counters } from './status/counters.ts';
 import { followAnnouncements } from './transaction.ts';
@@ -120,6 +121,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
     counters,
     time: await ServiceTime.start(deps.clock, store),
     scheduling: new Scheduling(config, deps.clock),
+    deliveryTurns: new TaskTurns(),
     nodeSizes: new NodeSizes(deps.clock),
     wakeups: new Wakeups(deps.clock, closing.signal),
     events: new EventBus(),

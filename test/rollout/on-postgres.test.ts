@@ -96,6 +96,25 @@ describeIf(postgresMissing(), 'the server on PostgreSQL', () => {
     expect(await caller.session(lease.session_id)).toMatchObject({ status: 'QUEUED', attempt: 2 });
   });
 
+  it('accepts other requests while many results of one task wait for its row', async () => {
+    const { task_id } = await caller.submit(task({ num_samples: 20 }));
+    await caller.register('n1', { max_init_workers: 20 });
+    const leases = await caller.lease('n1', 20);
+    expect(leases).toHaveLength(20);
+    await lockHolder.query('begin');
+    await lockHolder.query('select 1 from tasks where task_id = $1 for update', [task_id]);
+    const delivered = Promise.all(leases.map((lease) => caller.deliver('n1', summaryOf(lease))));
+    await expect
+      .poll(async () => (await lockHolder.query('select 1 from pg_locks where not granted')).rowCount, {
+        timeout: 90_000,
+      })
+      .toBeGreaterThan(0);
+    await caller.submit(task());
+    await lockHolder.query('commit');
+    expect((await delivered).map(({ status }) => status)).toEqual(leases.map(() => 200));
+    expect(await caller.taskStatus(task_id)).toMatchObject({ status: 'completed' });
+  });
+
   it('applies concurrent engine changes of two servers one after the other', async () => {
     await caller.call('POST', '/engines', { engine_id: 'mine', kind: 'vllm', base_url: 'http://127.0.0.1:9' });
     await lockHolder.query('begin');

@@ -42,16 +42,7 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
     // decides.
     if (body.length > UNCHECKED_BYTES) await checkBeforeStoring(context, nodeId, summary);
     const delivery = await store(context, decoded);
-    return await runTransaction(context, async (transaction) => {
-      const { tables } = transaction;
-      const [task, row] = await settleAll([
-        tables.tasks.lock(summary.task_id),
-        tables.sessions.lock(summary.session_id),
-      ]);
-      const checked = await check(tables, nodeId, summary, row, task, delivery.digest);
-      if (checked.kind === 'repeated') return checked.reply;
-      return accept(transaction, checked, delivery);
-    });
+    return await context.deliveryTurns.run(summary.task_id, () => record(context, delivery));
   } catch (thrown) {
     countRefusal(context, thrown);
     throw thrown;
@@ -67,6 +58,17 @@ async function store(context: RolloutContext, decoded: DecodedDelivery): Promise
     blobs,
     text: decoded.text,
   };
+}
+
+function record(context: RolloutContext, delivery: StoredDelivery): Promise<DeliveryReply> {
+  const { nodeId, summary, digest } = delivery;
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
+    const [task, row] = await settleAll([tables.tasks.lock(summary.task_id), tables.sessions.lock(summary.session_id)]);
+    const checked = await check(tables, nodeId, summary, row, task, digest);
+    if (checked.kind === 'repeated') return checked.reply;
+    return accept(transaction, checked, delivery);
+  });
 }
 
 function checkBeforeStoring(context: RolloutContext, nodeId: string, summary: SessionSummary): Promise<Checked> {
