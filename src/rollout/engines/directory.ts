@@ -82,12 +82,13 @@ export async function enginesStatus(context: RolloutContext): Promise<EnginesSta
     const reports = await reportedEngines(tables, nodes);
     for (const row of nodes) {
       const reported = reports.get(row.node_id) ?? null;
-      for (const info of reported?.info ?? []) {
-        const { engine_id, kind, base_url, pool } = info;
+      const infos = new Map((reported?.info ?? []).map((info) => [info.engine_id, info]));
+      for (const { engine_id, kind, base_url, pool } of infos.values()) {
         if (!views.has(engine_id)) views.set(engine_id, { engine_id, source: 'node', kind, base_url, pool, nodes: [] });
       }
       for (const view of views.values()) {
-        const onNode = engineOnNode(row.node_id, view, reported, directory.revision);
+        const info = infos.get(view.engine_id) ?? null;
+        const onNode = engineOnNode(row.node_id, view, { reported, info, revision: directory.revision });
         if (onNode !== null) view.nodes.push(onNode);
       }
     }
@@ -95,14 +96,19 @@ export async function enginesStatus(context: RolloutContext): Promise<EnginesSta
   });
 }
 
+type OnNode = {
+  readonly reported: ReportedEngines | null;
+  /** The engine's state in the report; `null` when it is not there. */
+  readonly info: EngineInfo | null;
+  readonly revision: number;
+};
+
 /** Returns the state of one engine on one node; `null` when the engine is configured on another node only. */
 function engineOnNode(
   nodeId: string,
   view: EngineView,
-  reported: ReportedEngines | null,
-  revision: number,
+  { reported, info, revision }: OnNode,
 ): EngineView['nodes'][number] | null {
-  const info: EngineInfo | null = reported?.info.find((one) => one.engine_id === view.engine_id) ?? null;
   const problem = reported?.problems.find((one) => one.engine_id === view.engine_id)?.message ?? null;
   if (info === null && view.source === 'node') return null;
   const isPending = info === null || (reported?.revision ?? -1) < revision;
