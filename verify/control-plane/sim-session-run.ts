@@ -103,7 +103,9 @@ export class SimSessionRun {
     let leave: (() => void) | null = null;
     try {
       leave = await node.pools.enterPostrun(attempt.signal);
-      await attempt.measure('eval_ms', () => this.work(script.postrunMs, attempt.signal));
+      await attempt.measure('postrun_ms', () =>
+        attempt.measure('eval_ms', () => this.work(script.postrunMs, attempt.signal)),
+      );
     } catch (thrown) {
       attempt.fail(classify(thrown, 'build'));
     } finally {
