@@ -148,6 +148,12 @@ export const heartbeatReplySchema = z.object({
     .min(0)
     .optional()
     .describe('shortest time between two reports of progress, which grows with the number of nodes; absent: no limit'),
+  lease_ahead: z
+    .boolean()
+    .optional()
+    .describe(
+      'false: the node leases only sessions for which it has a free RUN worker, because the queue is short; absent: it also fills READY',
+    ),
 });
 export type HeartbeatReply = z.infer<typeof heartbeatReplySchema>;
 

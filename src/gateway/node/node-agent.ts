@@ -476,6 +476,7 @@ export class NodeAgent {
         if (reply.engines !== null) engines.apply(reply.engines);
         else engines.retry();
         this.reportIntervalMs = reply.report_ms ?? 0;
+        pools.setLeaseAhead(reply.lease_ahead ?? true);
         if (reply.draining) this.leasing.abort(new FloeError('not_ready', 'the server drains this node'));
       },
       signal,

@@ -13,6 +13,8 @@ type NodeLoad = {
   readonly init: number;
   readonly ready: number;
   readonly freeRun: number;
+  /** Whether sessions may be leased that will have to wait in READY. */
+  readonly mayLeaseAhead: boolean;
 };
 
 /**
@@ -27,7 +29,8 @@ type NodeLoad = {
 function admissible(policy: DispatchPolicy, sizes: PoolSizes, load: NodeLoad): number {
   switch (policy) {
     case 'pipeline': {
-      const slots = sizes.ready + load.freeRun - load.init - load.ready;
+      const places = load.mayLeaseAhead ? sizes.ready : 0;
+      const slots = places + load.freeRun - load.init - load.ready;
       return Math.max(0, Math.min(sizes.init - load.init, slots));
     }
     case 'batch':
@@ -56,6 +59,7 @@ export class StagePools {
   private readonly postrun: Semaphore;
   private live = 0;
   private ready = 0;
+  private mayLeaseAhead = true;
   private readonly events = new EventEmitter();
 
   constructor(sizes: PoolSizes, policy: DispatchPolicy = 'pipeline') {
@@ -73,7 +77,18 @@ export class StagePools {
       init: this.init.inUse + this.init.waiting,
       ready: this.ready,
       freeRun: this.run.free,
+      mayLeaseAhead: this.mayLeaseAhead,
     });
+  }
+
+  /**
+   * Sets whether sessions may be leased that will have to wait in READY for a RUN worker. Without that, `pipeline` admits sessions as if
+   * READY had size 0; sessions that already are in READY stay there. The other policies ignore it.
+   */
+  setLeaseAhead(mayLeaseAhead: boolean): void {
+    if (mayLeaseAhead === this.mayLeaseAhead) return;
+    this.mayLeaseAhead = mayLeaseAhead;
+    this.events.emit('change');
   }
 
   /**

@@ -64,7 +64,11 @@ async function heartbeat(
   const reply = await context.wakeups.hold(`node:${id}`, holdSeconds * 1000, disconnected, read, hasNews);
   if (!disconnected.aborted) heard.record(id, reply);
   const reportMs = heard.reportMs();
-  return reportMs === 0 ? reply : { ...reply, report_ms: reportMs };
+  return {
+    ...reply,
+    ...(reportMs === 0 ? {} : { report_ms: reportMs }),
+    ...(context.scheduling.mayLeaseAhead(body.sessions.length) ? {} : { lease_ahead: false }),
+  };
 }
 
 async function lease(

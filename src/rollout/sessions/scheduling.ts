@@ -18,6 +18,17 @@ const LOADS_TIME_FACTOR = 20;
 /** Interval in milliseconds at which the mean duration of all sessions is read. Reading it scans a whole table. */
 const MEAN_INTERVAL_MS = 10_000;
 
+/**
+ * A queue with fewer sessions than this share of the leased sessions is short. With a half, the sessions that are in READY by then still run
+ * before the last ones of the queue.
+ */
+const SHORT_QUEUE_SHARE = 1 / 2;
+/**
+ * Largest mean duration of INIT, as a share of that of RUNNING, with which nodes leave READY empty while the queue is short. The RUN
+ * workers then wait for each INIT, which costs at most this share of their time.
+ */
+const MAX_INIT_SHARE = 1 / 50;
+
 /** The part of a node's claim that is the same for every trainer. */
 export type NodeClaim = {
   readonly nodeId: string;
@@ -67,7 +78,10 @@ export class Scheduling {
   /** Claims up to `slots` sessions. They are shared fairly among the trainers that have queued sessions which may be leased now. */
   async claim(tables: StoreTables, claim: NodeClaim): Promise<ScheduledClaim> {
     const waiting = await tables.sessions.waitingTrainers(claim.nowMs);
-    if (waiting.length === 0) return { rows: [], isQueueEmpty: true, isHeldBack: false, isOutOfMemory: false };
+    if (waiting.length === 0) {
+      this.emptyQueues();
+      return { rows: [], isQueueEmpty: true, isHeldBack: false, isOutOfMemory: false };
+    }
     await this.refreshLoads(tables);
     let trainers = waiting.filter((trainer) => this.holdBack(this.loadOf(trainer)) === null);
     const isHeldBack = trainers.length < waiting.length;
@@ -80,7 +94,7 @@ export class Scheduling {
       for (const [trainer, share] of this.shares(claim.slots - rows.length, trainers)) {
         const memory = memoryAfter(claim.memory, rows);
         const { rows: claimed, isCut } = await this.claimFrom(tables, trainer, { ...claim, memory, slots: share });
-        this.addLive(trainer, claimed.length);
+        this.countClaimed(trainer, claimed.length);
         rows.push(...claimed);
         if (claimed.length < share) exhausted.add(trainer);
         isOutOfMemory = isCut;
@@ -90,6 +104,22 @@ export class Scheduling {
       trainers = trainers.filter((trainer) => !exhausted.has(trainer));
     }
     return { rows, isQueueEmpty, isHeldBack: isHeldBack && rows.length < claim.slots, isOutOfMemory };
+  }
+
+  /**
+   * Whether a node that holds `held` sessions may lease sessions for which it has no free RUN worker yet. Near the end of the queue, such a
+   * session would wait in READY for one of this node's workers while other nodes run later sessions of the queue, or nothing. The answer is
+   * true while the mean durations of the stages are unknown, and when no other node holds sessions.
+   */
+  mayLeaseAhead(held: number): boolean {
+    const { init_ms: initMs, running_ms: runningMs } = this.stages.current();
+    if (initMs === null || runningMs === null || initMs > runningMs * MAX_INIT_SHARE) return true;
+    let [queued, live] = [0, 0];
+    for (const load of this.loads.values()) {
+      live += load.live;
+      if (this.holdBack(load) === null) queued += load.queued;
+    }
+    return live <= held || queued >= live * SHORT_QUEUE_SHARE;
   }
 
   /** Returns why no session of a trainer is leased now; `null` when its sessions may be leased. */
@@ -142,10 +172,18 @@ export class Scheduling {
     return this.loads.get(trainer) ?? { trainer, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
   }
 
-  /** Counts claimed sessions as live until the loads are next read. When the transaction fails, the estimate is too high until then. */
-  private addLive(trainer: string, count: number): void {
+  /**
+   * Counts claimed sessions as live instead of queued until the loads are next read. When the transaction fails, the estimate is wrong until
+   * then.
+   */
+  private countClaimed(trainer: string, count: number): void {
     const load = this.loadOf(trainer);
-    this.loads.set(trainer, { ...load, live: load.live + count });
+    this.loads.set(trainer, { ...load, queued: Math.max(0, load.queued - count), live: load.live + count });
+  }
+
+  /** Counts no session as queued until the loads are next read. They are not read while no session can be claimed. */
+  private emptyQueues(): void {
+    for (const [trainer, load] of this.loads) if (load.queued > 0) this.loads.set(trainer, { ...load, queued: 0 });
   }
 
   private async refreshLoads(tables: StoreTables): Promise<void> {

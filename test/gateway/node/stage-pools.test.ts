@@ -27,6 +27,31 @@ describe('StagePools', () => {
     expect(pools.admissible()).toBe(1);
   });
 
+  it('admits a session only for a free RUN worker while it may not lease ahead, and keeps what is in READY', async () => {
+    const pools = new StagePools({ init: 4, ready: 2, run: 2, postrun: 1 });
+    const release = await pools.enterRun(await pools.enterInit(never), never);
+    await pools.enterRun(await pools.enterInit(never), never);
+    const waiting = pools.enterRun(await pools.enterInit(never), never);
+    const seen: number[] = [];
+    pools.onChange(() => seen.push(pools.admissible()));
+    pools.setLeaseAhead(false);
+    pools.setLeaseAhead(false);
+    expect(seen).toEqual([0]);
+    release();
+    const releaseNext = await waiting;
+    expect(pools.admissible()).toBe(0);
+    releaseNext();
+    expect(pools.admissible()).toBe(1);
+    pools.setLeaseAhead(true);
+    expect(seen.at(-1)).toBe(3);
+  });
+
+  it('admits a whole batch even while it may not lease ahead', () => {
+    const pools = new StagePools({ init: 2, ready: 2, run: 4, postrun: 1 }, 'batch');
+    pools.setLeaseAhead(false);
+    expect(pools.admissible()).toBe(6);
+  });
+
   it('admits no further session while one moves from INIT to READY', async () => {
     const pools = new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 });
     await pools.enterRun(await pools.enterInit(never), never);

@@ -227,4 +227,73 @@ describe('scheduling', () => {
     await running.server.sweep();
     expect(await caller.taskStatus('big')).toMatchObject({ status: 'cancelled', completed_sessions: 1000 });
   });
+
+  describe('a node leases sessions ahead', () => {
+    /** Two nodes with ten sessions each, of which the first has delivered one, and `queued` sessions in the queue. */
+    async function busyNodes(queued: number, initMs = 1_000): Promise<Lease[]> {
+      await start();
+      await caller.register('n2', { max_run_workers: 1000 });
+      await caller.submit(task({ num_samples: 20 }));
+      const [first, ...held] = await caller.lease('n1', 10);
+      await caller.lease('n2', 10);
+      const { timing } = summaryOf(first as Lease);
+      const ended = { ...timing, init_ms: initMs, running_ms: 100_000 };
+      await caller.deliver('n1', summaryOf(first as Lease, 'completed', { timing: ended }));
+      if (queued > 0) await caller.submit(task({ num_samples: queued + 1 }));
+      clock.advance(2_000);
+      await caller.lease('n2');
+      return held;
+    }
+    const mayLeaseAhead = async (held: readonly Lease[]): Promise<boolean> =>
+      (await caller.heartbeat('n1', held)).lease_ahead ?? true;
+
+    it.each([
+      [0, false],
+      [9, false],
+      [10, true],
+    ])('while the queue has at least half as many sessions as all nodes hold: %i of 20', async (queued, expected) => {
+      expect(await mayLeaseAhead(await busyNodes(queued))).toBe(expected);
+    });
+
+    it('when INIT takes more than a fiftieth of the time of RUN, however short the queue is', async () => {
+      expect(await mayLeaseAhead(await busyNodes(1, 2_100))).toBe(true);
+    });
+
+    it('when it holds all sessions that are leased', async () => {
+      const held = await busyNodes(1);
+      expect(await mayLeaseAhead([...held, ...held, ...held])).toBe(true);
+    });
+
+    it('until the queue is empty, without reading the loads once more', async () => {
+      const held = await busyNodes(12);
+      expect(await mayLeaseAhead(held)).toBe(true);
+      expect(await caller.lease('n2', 12)).toHaveLength(12);
+      expect(await mayLeaseAhead(held)).toBe(false);
+    });
+
+    it('until a node finds the queue empty, because other servers or a cancel emptied it', async () => {
+      const held = await busyNodes(0);
+      const { task_id: taskId } = await caller.submit(task({ num_samples: 50 }));
+      clock.advance(2_000);
+      await caller.lease('n2');
+      expect(await mayLeaseAhead(held)).toBe(true);
+      await caller.call('DELETE', `/rollout/task/${taskId}`);
+      expect(await caller.lease('n2')).toEqual([]);
+      expect(await mayLeaseAhead(held)).toBe(false);
+    });
+
+    it('only when sessions are queued whose trainers are not held back', async () => {
+      await start({ max_uncollected_results: 1 });
+      await caller.register('n2', { max_run_workers: 1000 });
+      await caller.submit(task({ trainer: 'slow', num_samples: 50 }));
+      const [first, ...held] = await caller.lease('n1', 5);
+      await caller.lease('n2', 5);
+      const { timing } = summaryOf(first as Lease);
+      const ended = { ...timing, init_ms: 1_000, running_ms: 100_000 };
+      await caller.deliver('n1', summaryOf(first as Lease, 'completed', { timing: ended }));
+      clock.advance(2_000);
+      expect(await caller.lease('n2')).toEqual([]);
+      expect(await mayLeaseAhead(held)).toBe(false);
+    });
+  });
 });
