@@ -10,8 +10,8 @@ import { StageMeans } from './stage-means.ts';
  */
 const LOADS_INTERVAL_MS = 1_000;
 /**
- * Reading the trainers' loads takes long when many results are uncollected. The interval until the next read is at least this many times
- * the duration of the last read, so that reading takes at most 1/20 of the time.
+ * Reading the trainers' loads takes long when many results are uncollected or many sessions are queued. The interval until the next read
+ * is at least this many times the duration of the last read, so that reading takes at most 1/20 of the time.
  */
 const LOADS_TIME_FACTOR = 20;
 
@@ -65,6 +65,8 @@ export class Scheduling {
   private readonly config: RolloutConfig;
   private readonly clock: Clock;
   private loads = new Map<string, TrainerLoad>();
+  /** Number of queued sessions of each trainer. */
+  private queued = new Map<string, number>();
   private nextLoadsMs = Number.NEGATIVE_INFINITY;
   private meanMs: number | null = null;
   private nextMeanMs = Number.NEGATIVE_INFINITY;
@@ -115,9 +117,9 @@ export class Scheduling {
     const { init_ms: initMs, running_ms: runningMs } = this.stages.current();
     if (initMs === null || runningMs === null || initMs > runningMs * MAX_INIT_SHARE) return true;
     let [queued, live] = [0, 0];
-    for (const load of this.loads.values()) {
-      live += load.live;
-      if (this.holdBack(load) === null) queued += load.queued;
+    for (const load of this.loads.values()) live += load.live;
+    for (const [trainer, sessions] of this.queued) {
+      if (this.holdBack(this.loadOf(trainer)) === null) queued += sessions;
     }
     return live <= held || queued >= live * SHORT_QUEUE_SHARE;
   }
@@ -178,12 +180,13 @@ export class Scheduling {
    */
   private countClaimed(trainer: string, count: number): void {
     const load = this.loadOf(trainer);
-    this.loads.set(trainer, { ...load, queued: Math.max(0, load.queued - count), live: load.live + count });
+    this.loads.set(trainer, { ...load, live: load.live + count });
+    this.queued.set(trainer, Math.max(0, (this.queued.get(trainer) ?? 0) - count));
   }
 
   /** Counts no session as queued until the loads are next read. They are not read while no session can be claimed. */
   private emptyQueues(): void {
-    for (const [trainer, load] of this.loads) if (load.queued > 0) this.loads.set(trainer, { ...load, queued: 0 });
+    this.queued.clear();
   }
 
   private async refreshLoads(tables: StoreTables): Promise<void> {
@@ -194,6 +197,10 @@ export class Scheduling {
     this.nextLoadsMs = startedMs + LOADS_INTERVAL_MS;
     const loads = await tables.sessions.loads();
     this.loads = new Map(loads.map((load) => [load.trainer, load]));
+    this.queued.clear();
+    for (const { trainer, sessions } of await tables.sessions.queued()) {
+      this.queued.set(trainer, (this.queued.get(trainer) ?? 0) + sessions);
+    }
     const endedMs = this.clock.monotonicMs();
     this.nextLoadsMs = endedMs + Math.max(LOADS_INTERVAL_MS, LOADS_TIME_FACTOR * (endedMs - startedMs));
   }
