@@ -1,3 +1,5 @@
+import { LightAbort } from './light-abort.ts';
+
 /**
  * Runs `callback` once when `signal` aborts, or immediately when it has already aborted; never when `signal` is undefined. Returns a
  * function that removes the listener. Call that function when the work is done, because a signal keeps its listeners in memory for as long
@@ -9,6 +11,7 @@ export function onAbort(signal: AbortSignal | undefined, callback: () => void): 
     callback();
     return () => {};
   }
+  if (signal instanceof LightAbort) return signal.onceAborted(callback);
   signal.addEventListener('abort', callback, { once: true });
   return () => signal.removeEventListener('abort', callback);
 }

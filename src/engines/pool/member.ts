@@ -1,7 +1,8 @@
 import { hostname, networkInterfaces } from 'node:os';
-import { abortAfter, type LinkedAbort, linkAbort, raceAbort } from '../../core/abort.ts';
+import { abortAfter, onAbort, raceAbort } from '../../core/abort.ts';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
+import { LightAbort } from '../../core/light-abort.ts';
 import type { EngineInfo, EngineSpec, PauseMode, Place } from '../../schema/index.ts';
 import type { Engine, EngineNotice } from '../engine.ts';
 import { AdaptiveLimit } from './adaptive-concurrency.ts';
@@ -75,7 +76,7 @@ export class Member implements Candidate {
   /** Properties that the server reported when the current connection was made. */
   private connected: EngineInfo;
   /** The abort signals of the calls in flight, grouped by the connection that they use. */
-  private readonly calls = new Map<Engine, Set<LinkedAbort>>();
+  private readonly calls = new Map<Engine, Set<LightAbort>>();
   private removed = false;
   private closed = false;
   private suspect = false;
@@ -242,13 +243,18 @@ export class Member implements Candidate {
    */
   async run<T>(signal: AbortSignal, call: (engine: Engine, signal: AbortSignal) => Promise<T>): Promise<T> {
     const engine = this.current;
-    const abort = linkAbort(signal);
-    const calls = this.calls.get(engine) ?? new Set();
-    this.calls.set(engine, calls.add(abort));
+    const abort = new LightAbort();
+    const release = onAbort(signal, () => abort.abort(signal.reason));
+    let calls = this.calls.get(engine);
+    if (calls === undefined) {
+      calls = new Set();
+      this.calls.set(engine, calls);
+    }
+    calls.add(abort);
     try {
-      return await call(engine, abort.signal);
+      return await call(engine, abort);
     } finally {
-      abort.release();
+      release();
       calls.delete(abort);
       this.closeUnused(engine);
     }

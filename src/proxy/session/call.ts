@@ -1,5 +1,6 @@
 import type { Clock } from '../../core/clock.ts';
 import { type ErrorCode, FloeError } from '../../core/errors.ts';
+import { LightAbort } from '../../core/light-abort.ts';
 import type { ReplyDelta } from '../../core/reply.ts';
 import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
 import type { ReplyListener } from '../../engines/engine.ts';
@@ -72,7 +73,7 @@ export class Call {
   delivered = false;
   /** Whether the last client that waited for the reply has disconnected before it had the whole reply, and no other client waits. */
   lost = false;
-  private readonly controller = new AbortController();
+  private readonly cancellation = new LightAbort();
   private readonly clock: Clock;
   private readonly graceMs: number;
   private waiting = 0;
@@ -89,7 +90,7 @@ export class Call {
     this.reply = parts.request.stream ? new StreamedReply(parts.completionId) : null;
     this.clock = clock;
     this.graceMs = graceMs;
-    this.outcome = this.track(run(this.controller.signal, this.reply));
+    this.outcome = this.track(run(this.cancellation, this.reply));
     // Requests that wait for the call handle its failure. Without this handler, the rejection would end the process when no request waits.
     this.outcome.catch(() => {});
   }
@@ -100,7 +101,7 @@ export class Call {
 
   /** Aborts the engine call with `reason` as its error. Does nothing once the engine has answered. */
   abort(reason: FloeError): void {
-    this.controller.abort(reason);
+    this.cancellation.abort(reason);
   }
 
   /** Registers a request that waits for the reply. This cancels a pending abort of a call for which no client was waiting. */
