@@ -19,15 +19,18 @@ export class FairTurns {
     this.clock = clock;
   }
 
-  /** Resolves when `owner`, which is a session, may do its next piece of work. Pieces of the same owner have their turns in order of arrival. */
-  next(owner: object): Promise<void> {
+  /**
+   * Resolves when `owner`, which is a session, may do its next piece of work. Returns `null` when it may do so at once. Pieces of the same owner
+   * have their turns in order of arrival.
+   */
+  next(owner: object): Promise<void> | null {
     if (this.waiting.size === 0) {
       const nowMs = this.clock.monotonicMs();
       if (this.begunMs === null) {
         this.begunMs = nowMs;
         setImmediate(() => this.startIteration());
       }
-      if (nowMs - this.begunMs < MAX_STRETCH_MS) return Promise.resolve();
+      if (nowMs - this.begunMs < MAX_STRETCH_MS) return null;
     }
     return new Promise((resolve) => {
       const own = this.waiting.get(owner);

@@ -197,7 +197,8 @@ class HttpProxy implements ModelProxy {
       const body = await this.bodyOf(request, kind, session);
       publishRequest(request, target, session.spec, match.dialect, body);
       if (kind === null) throw unknownRoute(match, method, target.path, response);
-      await session.bodyBudget.during(body.length, () => this.turns.next(owner));
+      const turn = this.turns.next(owner);
+      if (turn !== null) await session.bodyBudget.during(body.length, () => turn);
       if (response.destroyed) throw new FloeError('cancelled', 'the client went away');
       const context = contextOf(request, target.query, match, session);
       await this.serve(kind, match.dialect, context, session, body, response);
@@ -279,7 +280,8 @@ class HttpProxy implements ModelProxy {
         return;
       }
       case 'generate': {
-        const identity = await session.bodyBudget.during(body.length, () => requestIdentity(dialect, context, body));
+        const known = requestIdentity(dialect, context, body);
+        const identity = known instanceof Promise ? await session.bodyBudget.during(body.length, () => known) : known;
         const call = session.callFor(identity, dialect, () => dialect.parseRequest(parseBody(body), context));
         await deliver(response, call, {
           clock: this.deps.clock,

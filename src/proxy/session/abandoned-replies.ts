@@ -31,7 +31,9 @@ export class AbandonedReplies {
   /** Marks as used every reply that appears in the request's history. `recorded` are the session's replies so far. */
   checkRequest(messages: readonly ChatMessage[], recorded: readonly Completion[]): void {
     for (const completion of recorded) {
-      if (!this.used.has(completion) && returnsReply(messages, completion, recorded)) this.markUsed(completion);
+      // Most replies are not at the place of an assistant message, which is the cheapest to find out.
+      if (turnAfterRequest(messages, completion) === null || this.used.has(completion)) continue;
+      if (returnsReply(messages, completion, recorded)) this.markUsed(completion);
     }
   }
 

@@ -25,9 +25,12 @@ const MAX_FAILED_REQUESTS = 1_024;
 /** Minimum size in bytes of a body whose digest another thread computes: 256 KiB take the event loop about a millisecond. */
 const MIN_THREADED_BYTES = 256 * KIB;
 
+/** Maximum number of characters of an identity that is stored as it is. A longer one, as of long headers, is replaced by its digest. */
+const MAX_IDENTITY_CHARS = 256;
+
 /** The properties of a request by which it is recognised as a repetition of an earlier one. */
 export type RequestIdentity = {
-  /** Digest that is the same for equal requests. */
+  /** A short text that is the same for equal requests and no others. */
   readonly digest: string;
   /** Whether the headers of the request state that it is a retry. The first of several equal requests is never a retry, whatever it states. */
   readonly isRetry: boolean;
@@ -37,13 +40,22 @@ export type RequestIdentity = {
  * Returns the identity of a request. Its digest covers the dialect, the agent thread, the model and streaming parameters in the path and
  * query, the idempotency key, and the bytes of the body.
  */
-export async function requestIdentity(dialect: Dialect, context: CallContext, body: Buffer): Promise<RequestIdentity> {
+export function requestIdentity(
+  dialect: Dialect,
+  context: CallContext,
+  body: Buffer,
+): RequestIdentity | Promise<RequestIdentity> {
+  if (body.length < MIN_THREADED_BYTES) return identityOf(dialect, context, hash('sha256', body, 'base64'));
+  return digestInThread(body).then((digest) => identityOf(dialect, context, digest));
+}
+
+function identityOf(dialect: Dialect, context: CallContext, bodyDigest: string): RequestIdentity {
   const { headers, query, callRules, model, stream } = context;
   const key = idempotencyKeyOf(headers);
   const thread = threadKeyOf(callRules, headers);
-  const ofBody = body.length < MIN_THREADED_BYTES ? hash('sha256', body, 'base64') : await digestInThread(body);
-  const outside = JSON.stringify([dialect.name, thread, model, stream, query.get('alt'), key, ofBody]);
-  return { digest: hash('sha256', outside, 'base64'), isRetry: key !== null || isRetryCounted(headers) };
+  const whole = JSON.stringify([dialect.name, thread, model, stream, query.get('alt'), key, bodyDigest]);
+  const digest = whole.length <= MAX_IDENTITY_CHARS ? whole : hash('sha256', whole, 'base64');
+  return { digest, isRetry: key !== null || isRetryCounted(headers) };
 }
 
 async function digestInThread(body: Buffer): Promise<string> {
