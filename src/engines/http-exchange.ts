@@ -130,10 +130,11 @@ class HttpExchange implements Dispatcher.DispatchHandler, OpenReply {
     this.fail(FloeError.is(thrown) ? thrown : transportError(thrown, this.engineId, this.hasBegun));
   }
 
-  async read(): Promise<Buffer> {
+  read(): Promise<Buffer> {
+    // A small body usually arrives together with the headers.
+    if (this.hasEnded && this.failure === null) return Promise.resolve(joined(this.early));
     const chunks: Buffer[] = [];
-    await this.each((chunk) => chunks.push(chunk) === 0);
-    return chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks);
+    return this.each((chunk) => chunks.push(chunk) === 0).then(() => joined(chunks));
   }
 
   each(take: TakeChunk): Promise<void> {
@@ -172,6 +173,10 @@ class HttpExchange implements Dispatcher.DispatchHandler, OpenReply {
     if (this.hasBegun) this.reader?.reject(error);
     else this.refused(error);
   }
+}
+
+function joined(chunks: readonly Buffer[]): Buffer {
+  return chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks);
 }
 
 function transportError(thrown: unknown, engineId: string, hasBegun: boolean): FloeError {

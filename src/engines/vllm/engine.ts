@@ -1,6 +1,6 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { EngineInfo, EngineSpec, LogprobsMode, PauseMode, VersionSpan } from '../../schema/index.ts';
+import type { EngineInfo, EngineSpec, PauseMode, VersionSpan } from '../../schema/index.ts';
 import { CallHealth } from '../call-health.ts';
 import { isEventStream } from '../chat/chat-stream.ts';
 import { IdScanner } from '../chat/reply-scan.ts';
@@ -145,23 +145,30 @@ class VllmEngine implements Engine {
     return this.parts.spec.stream === 'auto' && !this.losesIds && this.base.token_ids;
   }
 
-  async generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
+  generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
+    const idPrefix = request.prompt === null ? 'chatcmpl' : 'generate-tokens';
+    const requestId = `${idPrefix}-${request.completionId}`;
+    return this.calls.track(() => this.abortable(requestId, signal, () => this.sampled(request, signal)));
+  }
+
+  private async sampled(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
     const { prompt } = request;
-    const idPrefix = prompt === null ? 'chatcmpl' : 'generate-tokens';
-    return this.calls.track(() =>
-      this.abortable(`${idPrefix}-${request.completionId}`, signal, async () => {
-        const versionsOf = this.parts.versions.beginReply(request.policyVersion);
-        const { reply, newSpans } =
-          prompt === null
-            ? await this.chat(request, signal)
-            : await this.generateFromIds({ ...request, prompt }, signal);
-        return {
-          ...reply,
-          logprobsMode: await this.modeOfReply(),
-          versionSpans: await this.versionSpansOf(request, reply, newSpans, versionsOf),
-        };
-      }),
-    );
+    const versionsOf = this.parts.versions.beginReply(request.policyVersion);
+    const { reply, newSpans } =
+      prompt === null ? await this.chat(request, signal) : await this.generateFromIds({ ...request, prompt }, signal);
+    if (this.logprobs?.isRepeatable === true) await this.repeatMeasurement();
+    return {
+      promptIds: reply.promptIds,
+      responseIds: reply.responseIds,
+      responseLogprobs: reply.responseLogprobs,
+      logprobsMode: this.logprobs?.mode ?? null,
+      versionSpans: await this.versionSpansOf(request, reply, newSpans, versionsOf),
+      routedExperts: reply.routedExperts,
+      message: reply.message,
+      finishReason: reply.finishReason,
+      stop: reply.stop,
+      usage: reply.usage,
+    };
   }
 
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
@@ -244,16 +251,14 @@ class VllmEngine implements Engine {
     const { maxModelLen } = this.parts.profile.facts;
     const isTooLarge = request.maxTokens !== null && maxModelLen !== null && request.maxTokens >= maxModelLen;
     const maxTokens = isTooLarge ? null : request.maxTokens;
-    const chatWithin = async (bound: number | null): Promise<TokenReply> => {
-      const reply = await this.chatCompletion(request, bound, signal);
-      return { reply, newSpans: reply.versionSpans };
-    };
+    let reply: ParsedReply;
     try {
-      return await chatWithin(maxTokens);
+      reply = await this.chatCompletion(request, maxTokens, signal);
     } catch (error) {
       if (maxTokens === null || !FloeError.is(error) || error.details.context_overflow !== true) throw error;
-      return await chatWithin(null);
+      reply = await this.chatCompletion(request, null, signal);
     }
+    return { reply, newSpans: reply.versionSpans };
   }
 
   private async chatCompletion(
@@ -280,15 +285,13 @@ class VllmEngine implements Engine {
   }
 
   /**
-   * Returns the mode of the log-probabilities of a reply that has just arrived. If the server was paused or failed when the mode was to be
-   * measured, the mode is measured now, because the reply shows that the server is running.
+   * Measures the mode of the log-probabilities after a reply has arrived, because the server was paused or failed when the mode was to be
+   * measured, and the reply shows that it is running.
    */
-  private async modeOfReply(): Promise<LogprobsMode | null> {
-    if (this.logprobs?.isRepeatable === true && (this.measuring !== null || this.measuresLeft > 0)) {
-      this.measuring ??= this.measure();
-      await this.measuring;
-    }
-    return this.logprobs?.mode ?? null;
+  private async repeatMeasurement(): Promise<void> {
+    if (this.measuring === null && this.measuresLeft === 0) return;
+    this.measuring ??= this.measure();
+    await this.measuring;
   }
 
   private async measure(): Promise<void> {
