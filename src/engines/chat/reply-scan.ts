@@ -54,23 +54,34 @@ export class IdScanner {
   scan(bytes: Buffer, key: string, sessionId: string): ScannedIds | null {
     const bounds = findArray(bytes, key);
     if (bounds === null) return null;
-    const text = bytes.subarray(bounds.open + 1, bounds.close);
-    const parsed = parseIds(text, this.memory.get(sessionId) ?? null);
-    if (parsed === null) return null;
+    const { open, close } = bounds;
     // A prompt of at most 256 ids has fewer than two marks (recorded text positions). It is not remembered, because no part of it could be
     // reused.
+    if (isShort(open + 1, close)) {
+      this.memory.delete(sessionId);
+      return scannedIds(bounds, parseShort(bytes, open + 1, close));
+    }
+    const text = bytes.subarray(open + 1, close);
+    const parsed = parseIds(text, this.memory.get(sessionId) ?? null);
+    if (parsed === null) return null;
     if (parsed.marks.length < 2) this.memory.delete(sessionId);
     else this.memory.set(sessionId, { text, ...parsed });
-    return { ids: parsed.ids, start: bounds.open, end: bounds.close + 1 };
+    return { ids: parsed.ids, start: open, end: close + 1 };
   }
 }
 
 /** Finds the same array as {@link IdScanner.scan}, without remembering earlier prompts. */
 export function scanIds(bytes: Buffer, key: string): ScannedIds | null {
   const bounds = findArray(bytes, key);
-  if (bounds === null) return null;
-  const parsed = parseIds(bytes.subarray(bounds.open + 1, bounds.close), null);
-  return parsed === null ? null : { ids: parsed.ids, start: bounds.open, end: bounds.close + 1 };
+  return bounds === null ? null : scannedIds(bounds, idsBetween(bytes, bounds.open + 1, bounds.close));
+}
+
+function scannedIds({ open, close }: ArrayBounds, ids: Int32Array | null): ScannedIds | null {
+  return ids === null ? null : { ids, start: open, end: close + 1 };
+}
+
+function idsBetween(bytes: Buffer, from: number, end: number): Int32Array | null {
+  return isShort(from, end) ? parseShort(bytes, from, end) : (parseIds(bytes.subarray(from, end), null)?.ids ?? null);
 }
 
 /**
@@ -95,8 +106,8 @@ export function compareIds(
   const { open, close } = bounds;
   const range = { start: open, end: close + 1 };
   if (bytes.compare(sentText, 0, sentText.length, open + 1, close) === 0) return { difference: null, ...range };
-  const parsed = parseIds(bytes.subarray(open + 1, close), null);
-  return parsed === null ? null : { difference: firstDifference(parsed.ids, sentIds), ...range };
+  const ids = idsBetween(bytes, open + 1, close);
+  return ids === null ? null : { difference: firstDifference(ids, sentIds), ...range };
 }
 
 /** Returns the first index at which `ids` differ from the concatenated `parts`; `null` when they are equal. */
@@ -112,7 +123,9 @@ function sizeOf({ text, ids, marks }: KnownIds): number {
   return text.buffer.byteLength + ids.byteLength + marks.byteLength;
 }
 
-function findArray(bytes: Buffer, key: string): { open: number; close: number } | null {
+type ArrayBounds = { readonly open: number; readonly close: number };
+
+function findArray(bytes: Buffer, key: string): ArrayBounds | null {
   const name = `"${key}"`;
   const at = bytes.indexOf(name, 0, 'latin1');
   if (at < 0) return null;
@@ -146,9 +159,24 @@ function parseIds(text: Buffer, known: KnownIds | null): { ids: Int32Array; mark
     ids.set(known.ids.subarray(0, sharedCount));
     marks.set(known.marks.subarray(0, sharedMarks));
   }
-  const count = parseInts(text, from, ids, sharedCount, marks);
+  const count = parseInts(text, from, text.length, ids, sharedCount, marks);
   if (count === null) return null;
   return { ids: trimmed(ids, count), marks: marks.slice(0, Math.ceil(count / IDS_PER_MARK)) };
+}
+
+/** Ids of a short list, before their number is known. It is reused, because memory for an array of numbers takes longer than the ids. */
+const shortIds = new Int32Array(IDS_PER_MARK);
+const shortMarks = new Uint32Array(1);
+
+/** Whether the bytes between two offsets are too few for more than {@link IDS_PER_MARK} ids. An id takes at least two bytes. */
+function isShort(from: number, end: number): boolean {
+  return (end - from) >> 1 < IDS_PER_MARK;
+}
+
+/** Parses a list for which {@link isShort} is true. Returns `null` for text that is not a list of ids. */
+function parseShort(bytes: Buffer, from: number, end: number): Int32Array | null {
+  const count = parseInts(bytes, from, end, shortIds, 0, shortMarks);
+  return count === null ? null : shortIds.slice(0, count);
 }
 
 /** Cuts `ids` to `count` elements: returns a view when little capacity is unused, otherwise a copy of the exact size. */
@@ -175,13 +203,19 @@ function countSharedMarks(text: Buffer, known: KnownIds): number {
 }
 
 /**
- * Parses the token ids of `text`, from offset `from`, into `ids` from index `first`, and records the marks (text positions) in `marks`.
+ * Parses the token ids of `text` between two offsets into `ids` from index `first`, and records the marks (text positions) in `marks`.
  * Returns the number of ids including those before `first`; `null` for text that is not a list of ids.
  */
-function parseInts(text: Buffer, from: number, ids: Int32Array, first: number, marks: Uint32Array): number | null {
+function parseInts(
+  text: Buffer,
+  from: number,
+  end: number,
+  ids: Int32Array,
+  first: number,
+  marks: Uint32Array,
+): number | null {
   let count = first;
   let at = from;
-  const end = text.length;
   while (at < end) {
     at = skipSpaces(text, at);
     if (count % IDS_PER_MARK === 0) marks[count / IDS_PER_MARK] = at;
