@@ -124,40 +124,36 @@ export class Dispatcher {
    * `engine_unavailable`, and with the signal's reason when it aborts.
    */
   async send<T>(call: PooledCall<T>, signal: AbortSignal): Promise<T> {
-    try {
-      return await this.sendUntilAnswered(call, signal);
-    } finally {
-      this.failures.delete(call);
-    }
-  }
-
-  private async sendUntilAnswered<T>(call: PooledCall<T>, signal: AbortSignal): Promise<T> {
     const tries = new CallTries(this.deps.clock);
     let failure: FloeError | null = null;
-    for (;;) {
-      const admitted = call.admitted || failure !== null;
-      if (this.deps.gate.closed !== null && (call.sampling || admitted)) {
-        await tries.uncounted(() => this.counted(call, () => this.passGate(admitted, signal)));
-        tries.restartRound();
-      }
-      signal.throwIfAborted();
-      let slot = this.slotNow(call, tries.failedOn);
-      if (slot === 'wait') {
-        slot = await tries.uncounted(() => this.counted(call, () => this.acquireSlot(call, tries.failedOn, signal)));
-      }
-      if (slot === null) {
-        failure ??= emptyPoolError(call.context);
+    try {
+      for (;;) {
+        const admitted = call.admitted || failure !== null;
+        if (this.deps.gate.closed !== null && (call.sampling || admitted)) {
+          await tries.uncounted(() => this.counted(call, () => this.passGate(admitted, signal)));
+          tries.restartRound();
+        }
+        signal.throwIfAborted();
+        let slot = this.slotNow(call, tries.failedOn);
+        if (slot === 'wait') {
+          slot = await tries.uncounted(() => this.counted(call, () => this.acquireSlot(call, tries.failedOn, signal)));
+        }
+        if (slot === null) {
+          failure ??= emptyPoolError(call.context);
+          this.failures.set(call, failure);
+          await tries.pauseBetweenRounds(failure, signal);
+          continue;
+        }
+        const outcome = await this.tryOnce(slot, call, signal);
+        if ('result' in outcome) return outcome.result;
+        if ('rejection' in outcome) throw outcome.rejection;
+        if (outcome.failure === null) continue;
+        failure = outcome.failure;
         this.failures.set(call, failure);
-        await tries.pauseBetweenRounds(failure, signal);
-        continue;
+        tries.recordFailure(slot.member, failure);
       }
-      const outcome = await this.tryOnce(slot, call, signal);
-      if ('result' in outcome) return outcome.result;
-      if ('rejection' in outcome) throw outcome.rejection;
-      if (outcome.failure === null) continue;
-      failure = outcome.failure;
-      this.failures.set(call, failure);
-      tries.recordFailure(slot.member, failure);
+    } finally {
+      if (failure !== null) this.failures.delete(call);
     }
   }
 
@@ -214,7 +210,7 @@ export class Dispatcher {
       signal.throwIfAborted();
       const rejection = call.rejectionBy(engine);
       if (rejection !== null) return { rejection };
-      this.failures.delete(call);
+      if (this.failures.size > 0) this.failures.delete(call);
       const result = await member.run(signal, (current, callSignal) => call.run(current, callSignal, version));
       tokens = call.tokensOf(result);
       member.recordSuccess();
