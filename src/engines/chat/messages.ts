@@ -4,7 +4,7 @@ import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
 
 /** Schema of the tool calls of a message that is not streamed. */
 export const toolCallsSchema = z
-  .array(z.looseObject({ id: z.string(), function: z.looseObject({ name: z.string(), arguments: z.string() }) }))
+  .array(z.object({ id: z.string(), function: z.object({ name: z.string(), arguments: z.string() }) }))
   .nullish();
 
 /** Converts parsed tool calls to floe's form, without the fields that only some servers add. */

@@ -33,24 +33,24 @@ export const tokenIdsSchema = z.array(tokenIdSchema);
  */
 export const idsSchema = z.union([tokenIdsSchema, z.literal(SCANNED_IDS_MARK)]).nullish();
 
-export const logprobsSchema = z.looseObject({ content: z.array(z.unknown()).nullish() }).nullish();
+export const logprobsSchema = z.object({ content: z.array(z.unknown()).nullish() }).nullish();
 
 /**
  * Schema of a list of log-probabilities in JSON that {@link parseReplyJson} has parsed: an array, or the placeholder for a list that was
  * read directly from the bytes.
  */
 export const scannedLogprobsSchema = z
-  .looseObject({ content: z.union([z.array(z.unknown()), z.literal(SCANNED_LOGPROBS_MARK)]).nullish() })
+  .object({ content: z.union([z.array(z.unknown()), z.literal(SCANNED_LOGPROBS_MARK)]).nullish() })
   .nullish();
 
 export const versionsSchema = z
-  .array(z.looseObject({ version: z.union([z.string(), z.int()]).nullable(), start: z.int(), end: z.int() }))
+  .array(z.object({ version: z.union([z.string(), z.int()]).nullable(), start: z.int(), end: z.int() }))
   .nullish();
 
-export const usageSchema = z.looseObject({
+export const usageSchema = z.object({
   prompt_tokens: z.int().min(0),
   completion_tokens: z.int().min(0),
-  prompt_tokens_details: z.looseObject({ cached_tokens: z.int().nullish() }).nullish(),
+  prompt_tokens_details: z.object({ cached_tokens: z.int().nullish() }).nullish(),
 });
 
 /** Makes the error for a reply that must not be recorded; `reason` describes the defect. */
@@ -77,11 +77,9 @@ export function parseReplyJson(
   sampledIds: ScannedIds | null = null,
 ): unknown {
   const cuts: Cut[] = [];
-  if (scannedIds !== null) cuts.push({ start: scannedIds.start, end: scannedIds.end, mark: SCANNED_IDS_MARK });
-  if (sampledIds !== null) cuts.push({ start: sampledIds.start, end: sampledIds.end, mark: SCANNED_IDS_MARK });
-  if (scannedLogprobs !== null) {
-    cuts.push({ start: scannedLogprobs.start, end: scannedLogprobs.end, mark: SCANNED_LOGPROBS_MARK });
-  }
+  if (scannedIds !== null) addCut(cuts, scannedIds, SCANNED_IDS_MARK);
+  if (sampledIds !== null) addCut(cuts, sampledIds, SCANNED_IDS_MARK);
+  if (scannedLogprobs !== null) addCut(cuts, scannedLogprobs, SCANNED_LOGPROBS_MARK);
   const text = textWithout(body, cuts);
   let json: unknown;
   try {
@@ -97,10 +95,17 @@ export function parseReplyJson(
 
 type Cut = { readonly start: number; readonly end: number; readonly mark: number };
 
-function textWithout(body: Buffer, cuts: Cut[]): string {
+/** Adds a cut and keeps the list in the order of the text. */
+function addCut(cuts: Cut[], { start, end }: Pick<Cut, 'start' | 'end'>, mark: number): void {
+  let at = cuts.length;
+  while (at > 0 && (cuts[at - 1] as Cut).start > start) at--;
+  cuts.splice(at, 0, { start, end, mark });
+}
+
+function textWithout(body: Buffer, cuts: readonly Cut[]): string {
   let text = '';
   let at = 0;
-  for (const { start, end, mark } of cuts.sort((a, b) => a.start - b.start)) {
+  for (const { start, end, mark } of cuts) {
     text += body.toString('utf8', at, start) + mark;
     at = end;
   }

@@ -33,14 +33,14 @@ const TOKEN_ID_PREFIX = 'token_id:';
 
 export const stopReasonSchema = z.union([z.int(), z.string()]).nullish();
 
-const messageSchema = z.looseObject({
+const messageSchema = z.object({
   content: z.string().nullish(),
   reasoning: z.string().nullish(),
   reasoning_content: z.string().nullish(),
   tool_calls: toolCallsSchema,
 });
 
-const choiceSchema = z.looseObject({
+const choiceSchema = z.object({
   message: messageSchema,
   finish_reason: z.string(),
   stop_reason: stopReasonSchema,
@@ -51,7 +51,7 @@ const choiceSchema = z.looseObject({
   routed_experts: foreignRoutingSchema,
 });
 
-const replySchema = z.looseObject({
+const replySchema = z.object({
   id: z.string().nullish(),
   model: z.string().nullish(),
   choices: z.tuple([choiceSchema]),
