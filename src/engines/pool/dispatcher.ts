@@ -103,6 +103,7 @@ export class Dispatcher {
    * and with the signal's reason when it aborts.
    */
   async ready(context: CallContext, signal: AbortSignal): Promise<void> {
+    if (this.deps.poolOf(context.pool) !== null) return;
     const { clock } = this.deps;
     const deadlineMs = clock.monotonicMs() + CALL_PATIENCE_MS;
     const call = { context };
