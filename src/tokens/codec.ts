@@ -75,11 +75,14 @@ export function encodeCompletion(completion: Completion, base: Completion | null
   const { messageTexts, toolsText, images } = completion.request;
   const promptKeep = base === null ? 0 : sharedIds(completion, base);
   const messagesKeep = base === null ? 0 : sharedMessages(completion, base);
-  const texts = messagesKeep === 0 ? [...messageTexts] : messageTexts.slice(messagesKeep);
+  const texts = messageTexts.slice(messagesKeep);
   const messageBytes = texts.map(byteLength);
   const sameTools = base !== null && base.request.toolsText === toolsText;
+  const toolsBytes = sameTools ? null : byteLength(toolsText);
   if (!sameTools) texts.push(toolsText);
-  const urls = [...images.values()];
+  const imageBytes =
+    images.size === 0 ? [] : [...images].map(([reference, url]) => ({ reference, bytes: byteLength(url) }));
+  texts.push(...images.values());
   const promptTail = promptKeep === 0 ? promptIds : promptIds.subarray(promptKeep);
   const header = JSON.stringify(
     headerOf(completion, {
@@ -89,14 +92,15 @@ export function encodeCompletion(completion: Completion, base: Completion | null
       responseLength: responseIds.length,
       messagesKeep,
       messageBytes,
-      toolsBytes: sameTools ? null : byteLength(toolsText),
-      images: [...images].map(([reference, url]) => ({ reference, bytes: byteLength(url) })),
+      toolsBytes,
+      images: imageBytes,
       experts: routedExperts && { ...expertsOf(routedExperts), bytes: routedExperts.data.length },
     }),
   );
-  texts.push(...urls);
   const headerBytes = byteLength(header);
-  const textBytes = texts.reduce((sum, text) => sum + byteLength(text), 0);
+  let textBytes = toolsBytes ?? 0;
+  for (const bytes of messageBytes) textBytes += bytes;
+  for (const { bytes } of imageBytes) textBytes += bytes;
   const numberBytes = (promptTail.length + 2 * responseIds.length) * BYTES_PER_NUMBER;
   const bytes = HEADER_AT + headerBytes + textBytes + numberBytes + (routedExperts?.data.length ?? 0);
   const record = Buffer.allocUnsafe(headroom + bytes);
@@ -149,7 +153,15 @@ function headerOf(completion: Completion, layout: z.infer<typeof layoutSchema>):
     sampling,
     constraint,
     adjusted,
-    ...layout,
+    base: layout.base,
+    promptKeep: layout.promptKeep,
+    promptTail: layout.promptTail,
+    responseLength: layout.responseLength,
+    messagesKeep: layout.messagesKeep,
+    messageBytes: layout.messageBytes,
+    toolsBytes: layout.toolsBytes,
+    images: layout.images,
+    experts: layout.experts,
   };
 }
 
