@@ -81,6 +81,7 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
     let bytes = 0;
     let cancelIdle = clock.schedule(BODY_IDLE_MS, onIdle);
     let lastChunkMs = clock.monotonicMs();
+    let isSettled = false;
 
     function onIdle(): void {
       const idleMs = clock.monotonicMs() - lastChunkMs;
@@ -91,6 +92,7 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
       settle(() => reject(new FloeError('bad_request', `the body stopped for ${BODY_IDLE_MS / 1000} s`)));
     }
     function onData(chunk: Buffer): void {
+      if (isSettled) return;
       lastChunkMs = clock.monotonicMs();
       bytes += chunk.length;
       try {
@@ -108,12 +110,13 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
       settle(() => reject(new FloeError('cancelled', 'the client went away while sending its body')));
     }
     function settle(outcome: () => void): void {
+      if (isSettled) return;
+      isSettled = true;
       cancelIdle();
       budget.release(bytes);
-      request.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
-      // Ignores all later errors of the request. Without an error listener, they would end the process.
-      request.on('error', () => {});
       outcome();
+      // The listeners stay, because removing them costs as much as adding them, and a later error without a listener would end the process.
+      chunks.length = 0;
     }
     request.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
   });

@@ -53,7 +53,7 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
       if (call.running && partial?.message) writer?.writeDeltas(partial.message, partial.promptTokens);
     };
     const stopReading = partial?.onDeltas(writeDeltas);
-    response.on('drain', writeDeltas);
+    if (writer !== null) response.on('drain', writeDeltas);
     call.attach();
     // Node emits `finish` also when the connection was closed with unsent bytes, so the reply counts as sent only if the socket has not
     // been destroyed.

@@ -219,15 +219,11 @@ class HttpProxy implements ModelProxy {
   }
 
   /** Reads and decompresses the request body. Returns an empty buffer for a kind of request without a body, such as the model list. */
-  private async bodyOf(
-    request: IncomingMessage,
-    kind: RouteKind | null,
-    { bodyBudget }: ProxySession,
-  ): Promise<Buffer> {
-    if (kind !== 'generate' && kind !== 'count_tokens') return Buffer.alloc(0);
-    const body = await readBody(request, this.deps.clock, bodyBudget);
+  private bodyOf(request: IncomingMessage, kind: RouteKind | null, { bodyBudget }: ProxySession): Promise<Buffer> {
+    if (kind !== 'generate' && kind !== 'count_tokens') return Promise.resolve(Buffer.alloc(0));
+    const body = readBody(request, this.deps.clock, bodyBudget);
     const encoding = request.headers['content-encoding'];
-    return encoding === undefined ? body : decodeBody(body, encoding, bodyBudget);
+    return encoding === undefined ? body : body.then((packed) => decodeBody(packed, encoding, bodyBudget));
   }
 
   private refuse(request: IncomingMessage, response: ServerResponse, dialect: Dialect, error: FloeError): void {

@@ -86,8 +86,11 @@ export class RepeatedRequests {
    * delivered, and the latest call whose reply has been delivered.
    */
   private readonly calls = new Map<string, readonly Call[]>();
-  /** The number of failed calls and refused requests that no retry has followed yet, keyed by the digest of the request. */
-  private readonly failures = new LRUCache<string, number>({ max: MAX_FAILED_REQUESTS });
+  /**
+   * The number of failed calls and refused requests that no retry has followed yet, keyed by the digest of the request; `null` before the first
+   * one, because most sessions have none.
+   */
+  private failures: LRUCache<string, number> | null = null;
   private readonly harnessResends: boolean;
 
   /** `harnessResends`: whether the harness repeats a request when it cannot use the reply, without a header that marks the retry. */
@@ -105,7 +108,7 @@ export class RepeatedRequests {
     const calls = this.callsOf(digest);
     const lost = calls.find((call) => call.lost);
     if (lost !== undefined) return lost;
-    if (!isRetry || this.failures.has(digest)) return null;
+    if (!isRetry || this.failures?.has(digest) === true) return null;
     return calls.findLast((call) => !call.delivered) ?? null;
   }
 
@@ -126,6 +129,7 @@ export class RepeatedRequests {
    * request with the same digest.
    */
   addFailure(digest: string, call: Call | null): void {
+    this.failures ??= new LRUCache({ max: MAX_FAILED_REQUESTS });
     this.failures.set(digest, (this.failures.get(digest) ?? 0) + 1);
     const others = this.callsOf(digest).filter((other) => other !== call);
     if (others.length > 0) this.calls.set(digest, others);
@@ -137,10 +141,11 @@ export class RepeatedRequests {
   }
 
   private takeFailure(digest: string): boolean {
-    const count = this.failures.get(digest);
-    if (count === undefined) return false;
-    if (count > 1) this.failures.set(digest, count - 1);
-    else this.failures.delete(digest);
+    const { failures } = this;
+    const count = failures?.get(digest);
+    if (failures === null || count === undefined) return false;
+    if (count > 1) failures.set(digest, count - 1);
+    else failures.delete(digest);
     return true;
   }
 }

@@ -85,6 +85,8 @@ type StartedCall = {
   readonly pool: string;
   readonly pending: PendingCall;
   readonly images: HeldImages;
+  /** Releases what was reserved for the request. It is called once, when the call has ended. */
+  readonly release: () => void;
   readonly span: Span;
 };
 
@@ -216,7 +218,7 @@ export class ProxySession {
     for (const used of this.prompts.markUsed(pending)) this.abandoned.markUsed(used);
     const span = spanOf(this.spec, parts, pool);
     const call = new Call(parts, clock, abandonGraceMs, (signal, reply) =>
-      this.run({ parts, pool, pending, images, span }, signal, reply).finally(release),
+      this.run({ parts, pool, pending, images, release, span }, signal, reply),
     );
     const unused = this.repeated.add(identity, call);
     if (unused !== null) this.abandoned.addRetried(unused);
@@ -323,39 +325,44 @@ export class ProxySession {
 
   /** Runs a model call: builds the prompt, lets an engine sample the reply, and records the completion. */
   private async run(
-    { parts, pool, pending, images: held, span: { traceparent } }: StartedCall,
+    { parts, pool, pending, images: held, release, span: { traceparent } }: StartedCall,
     signal: AbortSignal,
     partial: StreamedReply | null,
   ): Promise<Completion> {
     const { completionId } = parts;
     const { request: recorded, thread } = pending;
-    onAbort(signal, () => this.recordEngineFailure(parts));
-    const names = { completionId, sessionId: this.spec.sessionId, pool, traceparent };
-    const input = await this.prompts.build(names, pending, signal);
-    const prompt = input.built?.prompt ?? null;
-    const listener = this.listenerOf(partial);
-    const request = engineRequest(names, parts.request, recorded, input.texts, prompt, listener);
-    const pooled = await this.deps.engines.generate(request, signal);
-    const { reply, engineId } = pooled;
-    const promptIds =
-      prompt === null ? this.memory.prompt(thread, reply.promptIds) : verifiedPrompt(prompt, reply, engineId);
-    const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;
-    const capture = this.prompts.captureOf(input, reply);
-    const images = this.images.unrecorded(held);
-    const withImages = images.size === 0 ? recorded : { ...recorded, images };
-    const completion = completionOf(this.spec, parts, withImages, pooled, capture, promptIds, totalMs);
-    const recordBytes = await this.deps.journal.append(completion, this.recorded);
-    this.images.markRecorded(images);
-    this.recordLimit.add(recorded, recordBytes);
-    this.recorded.push(completion);
-    this.byId.set(completionId, completion);
-    this.prompts.add(completion, pending, input);
-    this.sampledTokens += completion.responseIds.length;
-    this.spec.onProgress?.(this.completionCount, this.sampledTokens, completion.message);
-    if (completion.finishReason === 'abort') {
-      throw new FloeError('engine_error', `engine ${engineId} broke off the reply`, { engine_id: engineId });
+    const removeListener = onAbort(signal, () => this.recordEngineFailure(parts));
+    try {
+      const names = { completionId, sessionId: this.spec.sessionId, pool, traceparent };
+      const input = await this.prompts.build(names, pending, signal);
+      const prompt = input.built?.prompt ?? null;
+      const listener = this.listenerOf(partial);
+      const request = engineRequest(names, parts.request, recorded, input.texts, prompt, listener);
+      const pooled = await this.deps.engines.generate(request, signal);
+      const { reply, engineId } = pooled;
+      const promptIds =
+        prompt === null ? this.memory.prompt(thread, reply.promptIds) : verifiedPrompt(prompt, reply, engineId);
+      const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;
+      const capture = this.prompts.captureOf(input, reply);
+      const images = this.images.unrecorded(held);
+      const withImages = images.size === 0 ? recorded : { ...recorded, images };
+      const completion = completionOf(this.spec, parts, withImages, pooled, capture, promptIds, totalMs);
+      const recordBytes = await this.deps.journal.append(completion, this.recorded);
+      this.images.markRecorded(images);
+      this.recordLimit.add(recorded, recordBytes);
+      this.recorded.push(completion);
+      this.byId.set(completionId, completion);
+      this.prompts.add(completion, pending, input);
+      this.sampledTokens += completion.responseIds.length;
+      this.spec.onProgress?.(this.completionCount, this.sampledTokens, completion.message);
+      if (completion.finishReason === 'abort') {
+        throw new FloeError('engine_error', `engine ${engineId} broke off the reply`, { engine_id: engineId });
+      }
+      return completion;
+    } finally {
+      removeListener();
+      release();
     }
-    return completion;
   }
 
   /**
