@@ -64,7 +64,10 @@ export class RequestMemory {
     return request;
   }
 
-  /** Returns a copy of the token ids. If they begin with the thread's last prompt, the copy shares the buffer of that prompt. */
+  /**
+   * Returns the token ids, which must not be changed later. If they begin with the thread's last prompt, the result is a copy in a buffer that
+   * the prompts of the thread share.
+   */
   prompt(threadName: string, ids: Int32Array): Int32Array {
     let thread = this.threads.peek(threadName);
     if (thread === undefined) {
@@ -72,14 +75,18 @@ export class RequestMemory {
       this.threads.set(threadName, thread);
     }
     const { promptLength: kept } = thread;
-    const extendsLast = ids.length >= kept && sameIds(ids, 0, thread.prompts, 0, kept);
-    if (!extendsLast || ids.length > thread.prompts.length) {
+    const extendsLast = kept > 0 && ids.length >= kept && sameIds(ids, 0, thread.prompts, 0, kept);
+    thread.promptLength = ids.length;
+    if (!extendsLast) {
+      thread.prompts = ids;
+      return ids;
+    }
+    if (ids.length > thread.prompts.length) {
       thread.prompts = new Int32Array(Math.ceil(ids.length * GROWTH));
       thread.prompts.set(ids);
     } else {
       thread.prompts.set(ids.subarray(kept), kept);
     }
-    thread.promptLength = ids.length;
     return thread.prompts.subarray(0, ids.length);
   }
 

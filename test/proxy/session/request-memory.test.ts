@@ -28,10 +28,12 @@ describe('the memory of a session between turns', () => {
   it('stores prompts in one buffer as long as each extends the last', () => {
     const memory = new RequestMemory();
     const ids = Array.from({ length: 100 }, (_, i) => i);
-    const first = memory.prompt('main', Int32Array.from(ids.slice(0, 90)));
-    const second = memory.prompt('main', Int32Array.from(ids));
-    expect(second.buffer).toBe(first.buffer);
-    expect(memory.prompt('main', Int32Array.of(1)).buffer).not.toBe(first.buffer);
+    const first = memory.prompt('main', Int32Array.from(ids.slice(0, 80)));
+    const second = memory.prompt('main', Int32Array.from(ids.slice(0, 90)));
+    const third = memory.prompt('main', Int32Array.from(ids));
+    expect(third.buffer).toBe(second.buffer);
+    expect([...first, ...second, ...third]).toEqual([...ids.slice(0, 80), ...ids.slice(0, 90), ...ids]);
+    expect(memory.prompt('main', Int32Array.of(1)).buffer).not.toBe(third.buffer);
   });
 
   it('returns the same message objects when a request repeats them, with the texts of the request', () => {
