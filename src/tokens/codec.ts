@@ -225,7 +225,8 @@ export function chooseBase(completion: Completion, earlier: readonly Completion[
   let best: Completion | null = null;
   let longest = 0;
   const oldest = Math.max(0, earlier.length - BASE_CANDIDATES);
-  for (let i = earlier.length - 1; i >= oldest; i--) {
+  const { length } = completion.promptIds;
+  for (let i = earlier.length - 1; i >= oldest && longest < length; i--) {
     const candidate = earlier[i] as Completion;
     if (idAt(candidate, longest) !== completion.promptIds[longest]) continue;
     const shared = sharedIds(completion, candidate);
