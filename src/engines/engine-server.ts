@@ -179,12 +179,13 @@ export class EngineServer {
     more: Readonly<Record<string, string>> = NO_HEADERS,
   ): Record<string, string> {
     const { headersOf, authHeaders } = this.options;
-    const headers: Record<string, string> = { ...this.headers, ...authHeaders?.() };
+    const headers: Record<string, string> = { ...this.headers };
+    if (authHeaders !== undefined) Object.assign(headers, authHeaders());
     if (context !== null) {
-      Object.assign(headers, headersOf?.(context));
+      if (headersOf !== undefined) Object.assign(headers, headersOf(context));
       if (context.traceparent != null) headers.traceparent = context.traceparent;
     }
-    return Object.assign(headers, more);
+    return more === NO_HEADERS ? headers : Object.assign(headers, more);
   }
 
   /**
