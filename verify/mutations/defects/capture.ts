@@ -102,7 +102,7 @@ export const CAPTURE_DEFECTS: readonly Mutation[] = [
   {
     name: 'capture: equal requests at the same time get one sample',
     file: 'src/proxy/session/repeated-requests.ts',
-    find: 'if (!isRetry || this.failures.has(digest)) return null;',
+    find: 'if (!isRetry || this.failures?.has(digest) === true) return null;',
     replace: '',
     also: {
       find: 'joinedCall({ digest, isRetry }: RequestIdentity)',
@@ -112,7 +112,7 @@ export const CAPTURE_DEFECTS: readonly Mutation[] = [
   {
     name: 'capture: a retry after a failure joins an equal call of another client',
     file: 'src/proxy/session/repeated-requests.ts',
-    find: 'if (!isRetry || this.failures.has(digest)) return null;',
+    find: 'if (!isRetry || this.failures?.has(digest) === true) return null;',
     replace: 'if (!isRetry) return null;',
   },
   {
@@ -221,8 +221,8 @@ export const CAPTURE_DEFECTS: readonly Mutation[] = [
   {
     name: 'engines: a vLLM server that was paused at registration is never measured',
     file: 'src/engines/vllm/engine.ts',
-    find: 'logprobsMode: await this.modeOfReply(),',
-    replace: 'logprobsMode: this.logprobs?.mode ?? null,',
+    find: 'if (this.logprobs?.isRepeatable === true) await this.repeatMeasurement();',
+    replace: '',
     tests: ['test/engines/logprobs-mode.test.ts'],
   },
 ];
