@@ -13,7 +13,7 @@ import { join } from 'node:path';
 import { Client, Pool } from 'undici';
 import { abortAfter } from '../../src/core/abort.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
-import { type BenchChild, startChild } from '../child.ts';
+import { type BenchChild, cpuUs, startChild } from '../child.ts';
 import { machine, median, percentile, round as rounded } from '../report.ts';
 import {
   bodiesOf,
@@ -83,22 +83,31 @@ function must(value: number | null): number {
   return value;
 }
 
+/** Time of a synced append of a small record: the median that it takes, in ms, and the CPU time of the process for each, in µs. */
+type SyncCost = { readonly ms: number; readonly cpuUs: number };
+
 /**
- * Returns the median time in ms that the disk takes to write and sync one small record. Every call through the proxy includes this time,
- * because the proxy syncs its journal.
+ * Measures how long it takes to write and sync one small record. Every call through the proxy includes this time, because the proxy syncs its
+ * journal. With one connection, no other call shares the CPU time of the sync.
  */
-async function measureSync(directory: string): Promise<number> {
+async function measureSync(directory: string): Promise<SyncCost> {
   const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND | constants.O_DSYNC;
   const file = await open(join(directory, 'sync'), flags);
   const record = Buffer.alloc(1_200, 1);
-  const latencies: number[] = [];
-  for (let i = 0; i < 500; i++) {
-    const startMs = systemClock.monotonicMs();
-    await file.write(record);
-    latencies.push(systemClock.monotonicMs() - startMs);
-  }
+  const append = async (count: number): Promise<SyncCost> => {
+    const latencies: number[] = [];
+    const beforeUs = cpuUs();
+    for (let i = 0; i < count; i++) {
+      const startMs = systemClock.monotonicMs();
+      await file.write(record);
+      latencies.push(systemClock.monotonicMs() - startMs);
+    }
+    return { ms: must(median(latencies)), cpuUs: (cpuUs() - beforeUs) / count };
+  };
+  await append(200);
+  const cost = await append(1_000);
   await file.close();
-  return must(median(latencies));
+  return cost;
 }
 
 async function cpuUsOf(child: BenchChild): Promise<number> {
@@ -349,7 +358,7 @@ function report(
   cases: Partial<Record<CaseName, Row>>,
   grown: Growth | null,
   many: CrowdResult | null,
-  syncMs: number,
+  sync: SyncCost,
 ): void {
   const { small_c1: small, small_c64: smallMany, turn_c1: turn, turn_c64: turns, tokens_c64: tokens } = cases;
   const rows = Object.fromEntries(
@@ -374,7 +383,8 @@ function report(
     loop_lag_idle_p99_ms: shown(many?.idleLag.p99),
     rss_growth_mb: shown(grown?.rssMb),
     heap_growth_mb: shown(grown?.heapMb),
-    sync_p50_ms: shown(syncMs),
+    sync_p50_ms: shown(sync.ms),
+    sync_cpu_us: Math.round(sync.cpuUs),
     cases: rows,
   };
   console.table(
@@ -401,7 +411,7 @@ function report(
   }
   const floorMs = shown(small?.floor_added_p50_ms);
   console.log(
-    `small call: +${result.added_p50_ms_c1} ms p50 with 1 connection (the floor +${floorMs} ms, one synced append ${result.sync_p50_ms} ms), ${result.cpu_us_small} us CPU`,
+    `small call: +${result.added_p50_ms_c1} ms p50 with 1 connection (the floor +${floorMs} ms, one synced append ${result.sync_p50_ms} ms), ${result.cpu_us_small} us CPU, of which a synced append takes ${result.sync_cpu_us}`,
   );
   console.log(
     `realistic turn: ${result.turns_per_cpu_s} per CPU second in chat mode (${result.cpu_over_floor} times the floor's CPU), ${result.turns_per_cpu_s_tokens} in tokens mode`,
