@@ -36,14 +36,12 @@ export function taskHandlers(
       if (query.wait > 0) await waitForEnd(context, id, query.wait * 1000, disconnected);
       const loaded = await loadTask(context, id);
       const before = `${JSON.stringify(loaded.head).slice(0, -1)},"results":`;
-      const collects = query.results === 'full' && role !== 'viewer';
-      const rows = collects ? collectingResults(context, loaded) : resultsOf(context, loaded);
+      const collects = role !== 'viewer';
+      const rows = taskResults(context, loaded.head.task_id, loaded.upToCursor);
       reply.type('application/json');
-      return streamOf(
-        query.results === 'full'
-          ? resultListBytes(before, rows, '}', context.trajectories)
-          : jsonListBytes(before, summariesOf(rows), '}'),
-      );
+      if (query.results !== 'full') return streamOf(jsonListBytes(before, summariesOf(rows), '}'));
+      const bytes = resultListBytes(before, rows, '}', context.trajectories);
+      return streamOf(collects ? thenCollect(context, loaded, bytes) : bytes);
     },
     cancelTask: async ({ id, query }): Promise<TaskStatus> => {
       const task = await cancelTask(context, id, query.register_if_missing);
@@ -93,14 +91,14 @@ async function resultsPage(context: RolloutContext, call: Call<Api['getResults']
   );
 }
 
-function resultsOf(context: RolloutContext, { head, upToCursor }: LoadedTask): AsyncGenerator<ResultWithSummary> {
-  return taskResults(context, head.task_id, upToCursor);
-}
-
-/** Yields the results of a task. They count as collected once the client has received all of them and the task has ended. */
-async function* collectingResults(context: RolloutContext, loaded: LoadedTask): AsyncGenerator<ResultWithSummary> {
-  yield* resultsOf(context, loaded);
-  const { task_id: taskId, total_sessions: total, completed_sessions: ended } = loaded.head;
+/** Yields the reply with the results of a task. They count as collected once the client has received all of them and the task has ended. */
+async function* thenCollect(
+  context: RolloutContext,
+  { head }: LoadedTask,
+  bytes: AsyncIterable<Buffer>,
+): AsyncGenerator<Buffer> {
+  yield* bytes;
+  const { task_id: taskId, total_sessions: total, completed_sessions: ended } = head;
   if (ended < total) return;
   await runTransaction(context, async (transaction) => {
     await transaction.tables.results.collectTask(taskId);

@@ -2,6 +2,7 @@ import { KIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { SessionSummary } from '../../schema/index.ts';
 import type { ResultWithSummary } from '../../store/index.ts';
+import { withTrajectories } from './read-ahead.ts';
 import type { TrajectoryReader } from './trajectory-reader.ts';
 
 const CLOSE = Buffer.from('}');
@@ -38,9 +39,7 @@ function withoutTrajectory(row: StoredResult, problem: FloeError): StoredResult 
 }
 
 /** Yields one SessionResult as JSON on one line. The trajectory's bytes are inserted exactly as the node delivered them. */
-async function* sessionResultBytes(row: StoredResult, reader: TrajectoryReader): AsyncGenerator<Buffer> {
-  // The trajectory is read before the first byte is sent, so that a store that fails makes the request fail instead of truncating the reply.
-  const trajectory = await reader.read(row);
+function* sessionResultBytes(row: StoredResult, trajectory: Buffer | FloeError | null): Generator<Buffer> {
   yield head(trajectory instanceof FloeError ? withoutTrajectory(row, trajectory) : row);
   yield Buffer.isBuffer(trajectory) ? trajectory : NULL;
   yield CLOSE;
@@ -56,7 +55,10 @@ export function sessionResultLength(row: StoredResult, reader: TrajectoryReader)
   return head(row).length + (row.trajectory_ref === null ? NULL.length : row.trajectory_bytes) + CLOSE.length;
 }
 
-/** Yields the text `before`, a JSON array of SessionResults, and the text `after`. */
+/**
+ * Yields the text `before`, a JSON array of SessionResults, and the text `after`. The first trajectory is read before the first bytes are
+ * yielded, so that a store that fails makes the request fail instead of truncating the reply.
+ */
 export async function* resultListBytes(
   before: string,
   rows: Iterable<StoredResult> | AsyncIterable<StoredResult>,
@@ -64,8 +66,8 @@ export async function* resultListBytes(
   reader: TrajectoryReader,
 ): AsyncGenerator<Buffer> {
   let separator = `${before}[`;
-  for await (const row of rows) {
-    for await (const bytes of sessionResultBytes(row, reader)) {
+  for await (const [row, trajectory] of withTrajectories(rows, reader)) {
+    for (const bytes of sessionResultBytes(row, trajectory)) {
       if (separator !== '') yield Buffer.from(separator);
       separator = '';
       yield bytes;
@@ -102,10 +104,10 @@ export function resultListLength(before: string, lengths: readonly number[], aft
   return Buffer.byteLength(before) + Buffer.byteLength(after) + results + commas + '[]'.length;
 }
 
-/** Yields the results as `application/x-ndjson`, one SessionResult per line. */
+/** Yields the results as `application/x-ndjson`, one SessionResult per line. Reads the first trajectory first, like {@link resultListBytes}. */
 export async function* resultLines(rows: readonly StoredResult[], reader: TrajectoryReader): AsyncGenerator<Buffer> {
-  for (const row of rows) {
-    yield* sessionResultBytes(row, reader);
+  for await (const [row, trajectory] of withTrajectories(rows, reader)) {
+    yield* sessionResultBytes(row, trajectory);
     yield Buffer.from('\n');
   }
 }
