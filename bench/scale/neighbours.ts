@@ -77,10 +77,14 @@ async function compare(
   return ratio;
 }
 
+/** All nodes of the bench call from one address. */
+const CONFIG = { max_connections_per_address: 4_096 };
+
 export async function neighbours(options: NeighbourOptions): Promise<NeighbourFigures> {
   const { newServer, sessions, rounds } = options;
   const node = { nodeId: 'node', mode: 'noop', pools: pools(WIDTH) } as const;
-  const { slots, restarts } = await withServer(await newServer(), async ({ client, url, startNode }) => {
+  const server = { ...(await newServer()), config: CONFIG };
+  const { slots, restarts } = await withServer(server, async ({ client, url, startNode }) => {
     await startNode(node);
     const bad = await startBadClients({ url, nodes: options.nodes });
     try {
@@ -106,8 +110,8 @@ export async function neighbours(options: NeighbourOptions): Promise<NeighbourFi
     }
   });
   const idleTrainer = await withServer(await newServer(), (quiet) =>
-    newServer().then((server) =>
-      withServer({ ...server, config: { max_uncollected_results: options.unread } }, async (burdened) => {
+    newServer().then((other) =>
+      withServer({ ...other, config: { max_uncollected_results: options.unread } }, async (burdened) => {
         await quiet.startNode(node);
         await burdened.startNode(node);
         await leaveUnread(burdened.client, options.unread);
