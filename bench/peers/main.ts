@@ -10,6 +10,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Dispatcher, Pool } from 'undici';
+import { sleep, systemClock } from '../../src/core/clock.ts';
 import { type BenchChild, startChild } from '../child.ts';
 import {
   bodiesOf,
@@ -128,6 +129,10 @@ function floeOf(child: BenchChild): Contender {
   };
 }
 
+/** How often, and after how many milliseconds each, a peer is asked whether it has recorded the first reply. */
+const RECORD_TRIES = 20;
+const RECORD_POLL_MS = 250;
+
 /** Sends a peer one call. Rejects with an Error that states what is wrong with its reply. */
 async function checkReply(peer: Peer): Promise<void> {
   const text = await withClient(peer.origin, peer.headers, (client) =>
@@ -135,8 +140,11 @@ async function checkReply(peer: Peer): Promise<void> {
   );
   const { choices } = JSON.parse(text) as { choices?: readonly [{ message?: { content?: string } }] };
   if (!choices?.[0].message?.content?.startsWith('word word')) throw new Error(`its reply is ${text.slice(0, 300)}`);
-  if (peer.recorded !== null && (await peer.recorded('probe')) !== 1)
-    throw new Error('it recorded no ids of its reply');
+  // A peer may record a reply some time after it has sent it.
+  for (let tries = 1; peer.recorded !== null && (await peer.recorded('probe')) !== 1; tries++) {
+    if (tries === RECORD_TRIES) throw new Error('it recorded no ids of its reply');
+    await sleep(systemClock, RECORD_POLL_MS);
+  }
 }
 
 function contenderOf(name: PeerName, peer: Peer): Contender {
