@@ -1,13 +1,13 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { cacheDir } from '../../src/core/cache-dir.ts';
 
 /** A problem with what the caller asked for, whose message states what to do. */
 export class RequestError extends Error {}
 
 /** Folder of the checked out commits. Each is a git worktree of its own, which is kept for the next comparison. */
-const FOLDER = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'compare');
+const FOLDER = join(cacheDir(), 'compare');
 /** The program that installs, compiles and starts everything of a commit. */
 const STARTER = join('tools', 'run.js');
 

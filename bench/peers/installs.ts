@@ -1,10 +1,10 @@
 // Installs the proxies that floe's is compared with, at fixed versions and without running their install scripts, into floe's cache folder.
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
+import { cacheDir } from '../../src/core/cache-dir.ts';
 import { findPython, run, venvAt } from '../../verify/services/venv.ts';
 
-const FOLDER = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'peers');
+const FOLDER = join(cacheDir(), 'peers');
 
 /** The packages that are installed, and the megabytes that each takes with what it requires. */
 export const PACKAGES = {

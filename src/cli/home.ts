@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { existsSync, linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
+import { cacheDir } from '../core/cache-dir.ts';
 import { FloeError } from '../core/errors.ts';
 import { ensureWritableDir, withContext } from '../core/system-errors.ts';
 
@@ -10,19 +11,23 @@ export const CHOOSE_HOME = 'set FLOE_HOME to a directory that you can write to';
 
 /** Returns the directory of floe's persistent data and secrets: `$FLOE_HOME`, else `~/.floe`. */
 export function floeHome(): string {
-  return process.env.FLOE_HOME ?? join(homedir(), '.floe');
+  return chosenDir('FLOE_HOME') ?? join(homedir(), '.floe');
 }
 
 /** Returns the directory of installed harnesses: `$FLOE_HARNESS_DIR`, else a folder in the user's cache directory. */
 export function harnessDir(): string {
-  return (
-    process.env.FLOE_HARNESS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'harnesses')
-  );
+  return chosenDir('FLOE_HARNESS_DIR') ?? join(cacheDir(), 'harnesses');
 }
 
 /** Returns the directory of the images of sandboxes: `$FLOE_IMAGE_DIR`, else a folder in the user's cache directory. */
 export function imageDir(): string {
-  return process.env.FLOE_IMAGE_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'images');
+  return chosenDir('FLOE_IMAGE_DIR') ?? join(cacheDir(), 'images');
+}
+
+/** Returns the absolute path in an environment variable; `null` when the variable is not set or empty. */
+function chosenDir(name: string): string | null {
+  const { [name]: path = '' } = process.env;
+  return path === '' ? null : resolve(path);
 }
 
 function tokenPath(home: string): string {

@@ -6,11 +6,12 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, truncate, watch, writeFile } from 'node:fs/promises';
-import { homedir, tmpdir } from 'node:os';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { machine, round } from '../../bench/report.ts';
 import { MIB } from '../../src/core/bytes.ts';
+import { cacheDir } from '../../src/core/cache-dir.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import { entryPath, packageRoot } from '../../src/core/package-root.ts';
 import { parseCondition } from '../../src/generation/acceptance-conditions.ts';
@@ -46,7 +47,7 @@ const cli = entryPath(import.meta.url, '../../src/cli/main.js');
 
 /** Installs the readers, unless they are installed, and returns the Python program. */
 async function installReaders(): Promise<string> {
-  const dir = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'datasets');
+  const dir = join(cacheDir(), 'datasets');
   const stamp = join(dir, 'installed');
   const venv = venvAt(dir, findPython(12, 13));
   if ((await readFile(stamp, 'utf8').catch(() => '')) !== PACKAGES.join(' ')) {

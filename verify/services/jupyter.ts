@@ -1,10 +1,10 @@
 import { existsSync, writeFileSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
+import { cacheDir } from '../../src/core/cache-dir.ts';
 import { venvAt } from './venv.ts';
 
 const PACKAGES = ['ipython==9.18.1', 'ipykernel==7.4.0', 'jupyter_client==8.10.0'];
-const FOLDER = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'jupyter');
+const FOLDER = join(cacheDir(), 'jupyter');
 /** File that exists when all packages are installed. */
 const STAMP = join(FOLDER, PACKAGES.join('_'));
 

@@ -2,8 +2,8 @@
 // ~/.cache/floe/tools. A test whose program is missing is skipped with a reason.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
+import { cacheDir } from '../../src/core/cache-dir.ts';
 import { installApptainer } from './apptainer.ts';
 import { installJupyter } from './jupyter.ts';
 
@@ -21,7 +21,7 @@ const PYPI_PACKAGES = [
   'pyarrow==22.0.0',
 ];
 
-const FOLDER = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'tools');
+const FOLDER = join(cacheDir(), 'tools');
 /** Folder of the program helm. Its name contains helm's version, so that a new version does not overwrite an old one. */
 const HELM_FOLDER = join(FOLDER, `helm-${HELM}`);
 const S3_FOLDER = FOLDER;
