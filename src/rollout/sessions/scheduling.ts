@@ -196,9 +196,10 @@ export class Scheduling {
     // as well.
     this.nextLoadsMs = startedMs + LOADS_INTERVAL_MS;
     const loads = await tables.sessions.loads();
+    const queued = await tables.sessions.queued();
     this.loads = new Map(loads.map((load) => [load.trainer, load]));
     this.queued.clear();
-    for (const { trainer, sessions } of await tables.sessions.queued()) {
+    for (const { trainer, sessions } of queued) {
       this.queued.set(trainer, (this.queued.get(trainer) ?? 0) + sessions);
     }
     const endedMs = this.clock.monotonicMs();

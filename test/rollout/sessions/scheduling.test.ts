@@ -1,8 +1,11 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { rolloutConfigSchema } from '../../../src/rollout/config.ts';
 import type { RolloutConfigInput } from '../../../src/rollout/index.ts';
 import { durationKeyOf } from '../../../src/rollout/sessions/durations.ts';
+import { Scheduling } from '../../../src/rollout/sessions/scheduling.ts';
 import { type Lease, type RolloutStatus, taskRequestSchema } from '../../../src/schema/index.ts';
+import type { StoreTables } from '../../../src/store/index.ts';
 import { Caller } from '../call.ts';
 import { REGISTRATION, type Running, summaryOf, task, Workbench } from '../workbench.ts';
 
@@ -262,6 +265,29 @@ describe('scheduling', () => {
     it('when it holds all sessions that are leased', async () => {
       const held = await busyNodes(1);
       expect(await mayLeaseAhead([...held, ...held, ...held])).toBe(true);
+    });
+
+    it('by the last known queue while the queue is read again', async () => {
+      const scheduling = new Scheduling(rolloutConfigSchema.parse({}), clock);
+      vi.spyOn(scheduling.stages, 'current').mockReturnValue({ init_ms: 1, running_ms: 1_000 } as ReturnType<
+        typeof scheduling.stages.current
+      >);
+      const reads = [Promise.resolve([{ trainer: 'default', memory_mb: 1, sessions: 50 }]), new Promise(() => {})];
+      const sessions = {
+        waitingTrainers: async () => ['default'],
+        loads: async () => [{ trainer: 'default', live: 20, uncollected_results: 0, uncollected_bytes: 0 }],
+        queued: () => reads.shift(),
+        claim: async () => [],
+      };
+      const tables = { sessions } as unknown as StoreTables;
+      const node = { nodeId: 'n1', slots: 1, memory: null, nowMs: 0, leaseExpiresMs: 1, updatedAt: '' };
+      await scheduling.claim(tables, node);
+      expect(scheduling.mayLeaseAhead(1)).toBe(true);
+      clock.advance(10_000);
+      void scheduling.claim(tables, node);
+      await new Promise((resolve) => void setImmediate(resolve));
+      expect(reads).toHaveLength(0);
+      expect(scheduling.mayLeaseAhead(1)).toBe(true);
     });
 
     it('until the queue is empty, without reading the loads once more', async () => {
