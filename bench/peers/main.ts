@@ -11,6 +11,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Dispatcher, Pool } from 'undici';
 import { sleep, systemClock } from '../../src/core/clock.ts';
+import { knownNames } from '../../tools/known-names.ts';
 import { type BenchChild, startChild } from '../child.ts';
 import {
   bodiesOf,
@@ -274,13 +275,8 @@ function report(
 }
 
 async function main(): Promise<void> {
-  const only =
-    process.argv
-      .find((arg) => arg.startsWith('--only='))
-      ?.slice('--only='.length)
-      .split(',') ?? PEERS;
-  const unknown = only.find((name) => !PEERS.includes(name as PeerName));
-  if (unknown !== undefined) throw new Error(`--only: there is no peer "${unknown}"; there are ${PEERS.join(', ')}`);
+  const given = process.argv.find((arg) => arg.startsWith('--only='))?.slice('--only='.length) ?? null;
+  const only = knownNames('only', given, PEERS) ?? PEERS;
   const directory = await mkdtemp(join(tmpdir(), 'floe-bench-'));
   const children: BenchChild[] = [];
   const peers: Peer[] = [];

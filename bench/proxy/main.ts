@@ -13,6 +13,7 @@ import { join } from 'node:path';
 import { Client, Pool } from 'undici';
 import { abortAfter } from '../../src/core/abort.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
+import { knownNames } from '../../tools/known-names.ts';
 import { type BenchChild, cpuUs, startChild } from '../child.ts';
 import { machine, median, percentile, round as rounded } from '../report.ts';
 import {
@@ -295,7 +296,10 @@ async function growth(rig: Rig, calls: number, warmUpCalls: number): Promise<Gro
   };
 }
 
+const CASE_NAMES = ['small_c1', 'small_c64', 'turn_c1', 'turn_c64', 'tokens_c64'] as const;
+
 async function main(): Promise<void> {
+  const only = knownNames('only', option('only'), [...CASE_NAMES, 'growth', 'crowd']);
   const directory = await mkdtemp(join(tmpdir(), 'floe-bench-'));
   const children: BenchChild[] = [];
   const start = async (...args: Parameters<typeof startProcess>): Promise<BenchChild> => {
@@ -316,7 +320,6 @@ async function main(): Promise<void> {
       Pool,
     ];
     const rig: Rig = { engine, proxy, floor, origin: originOf(proxy), direct, through, throughFloor: viaFloor };
-    const only = option('only')?.split(',') ?? null;
     const isChosen = (name: string): boolean => only === null || only.includes(name);
     const n = (calls: number): number => Math.max(60, Math.round(calls * (isQuick ? 0.1 : 1)));
     const tokensCalls = callsOf(isQuick ? 8 : 64);
@@ -344,7 +347,7 @@ async function main(): Promise<void> {
   }
 }
 
-type CaseName = 'small_c1' | 'small_c64' | 'turn_c1' | 'turn_c64' | 'tokens_c64';
+type CaseName = (typeof CASE_NAMES)[number];
 
 function rateOf(row: Row | undefined): number | null {
   return row === undefined ? null : Math.round(1e6 / row.cpu_us);

@@ -5,6 +5,7 @@
 //   npm run bench -- scale [--json] [--quick] [--database sqlite|postgres]
 //                          [--only submit,sqlite,postgres,replica,neighbours,memory,nodes,pipeline,makespan,large] [--finished N] [--queued N]
 import { availableParallelism, loadavg } from 'node:os';
+import { knownNames } from '../../tools/known-names.ts';
 import { wholeNumber } from '../../tools/whole-number.ts';
 import { startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
 import { machine, median, type PairedRatio, type Part, printReport, type ReportRow, round } from '../report.ts';
@@ -21,7 +22,6 @@ const option = (name: string): string | null => {
   return at === -1 ? null : (process.argv[at + 1] ?? null);
 };
 const isQuick = process.argv.includes('--quick');
-const only = option('only')?.split(',') ?? null;
 const database = option('database');
 if (database !== null && database !== 'sqlite' && database !== 'postgres') {
   throw new Error('--database: sqlite or postgres');
@@ -282,6 +282,7 @@ const NAMED_PARTS: Readonly<Record<string, () => Promise<Part>>> = {
     }),
 };
 
+const only = knownNames('only', option('only'), [...Object.keys(PARTS), ...Object.keys(NAMED_PARTS)]);
 const chosen = Object.entries({ ...PARTS, ...NAMED_PARTS }).filter(([name]) => {
   if (only !== null) return only.includes(name);
   if (name in NAMED_PARTS) return false;

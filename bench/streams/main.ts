@@ -11,17 +11,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Pool } from 'undici';
 import { sleep, systemClock } from '../../src/core/clock.ts';
+import { knownNames } from '../../tools/known-names.ts';
 import { type BenchChild, inParallel, startChild } from '../child.ts';
 import { CHAT_PATH } from '../proxy/client.ts';
 import { median, pairedRatio, percentile, printReport, type ReportRow, round } from '../report.ts';
 import { REPLIES, type ReplyName } from './replies.ts';
 
 const isQuick = process.argv.includes('--quick');
-const only =
-  process.argv
-    .find((arg) => arg.startsWith('--only='))
-    ?.slice('--only='.length)
-    .split(',') ?? null;
 const TOKEN_MS = 8;
 const AGENTS = 8;
 /** Time in ms between the starts of two agents: a reply takes 6.4 s. */
@@ -146,6 +142,8 @@ async function runCase(name: CaseName, directory: string) {
 const shown = (value: number | undefined): number | null =>
   value === undefined || !Number.isFinite(value) ? null : round(value);
 
+const given = process.argv.find((arg) => arg.startsWith('--only='))?.slice('--only='.length) ?? null;
+const only = knownNames('only', given, Object.keys(CASES));
 const directory = await mkdtemp(join(tmpdir(), 'floe-bench-'));
 try {
   const cases: Partial<Record<CaseName, Awaited<ReturnType<typeof runCase>>>> = {};
