@@ -1,5 +1,6 @@
 import { performance } from 'node:perf_hooks';
 import { onAbort } from './abort.ts';
+import { inputHandled } from './promises.ts';
 
 /**
  * The source of time, which is passed as an argument. `monotonicMs` never jumps and is for durations and deadlines. `nowMs` is the wall
@@ -29,6 +30,22 @@ export const systemClock: Clock = {
     return () => clearTimeout(timer);
   },
 };
+
+/**
+ * Calls `callback` like {@link Clock.schedule}, but only when the input that had arrived by then is handled and has not cancelled the call. It
+ * is for timers whose callback means that something did not arrive in time, which a busy event loop runs before it reads.
+ */
+export function scheduleAfterInput(clock: Clock, delayMs: number, callback: () => void): () => void {
+  let isCancelled = false;
+  const cancelTimer = clock.schedule(delayMs, async () => {
+    await inputHandled();
+    if (!isCancelled) callback();
+  });
+  return () => {
+    isCancelled = true;
+    cancelTimer();
+  };
+}
 
 /** Returns the time of the wall clock in ISO 8601, UTC. */
 export function isoNow(clock: Clock): string {

@@ -5,6 +5,7 @@ import { z } from 'zod';
 import { linkAbort, onAbort, raceAbort } from '../../core/abort.ts';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
+import { lastOutput } from '../../core/last-output.ts';
 import { packageRoot } from '../../core/package-root.ts';
 import { parseJson } from '../../core/parse.ts';
 import { Semaphore } from '../../core/semaphore.ts';
@@ -17,7 +18,7 @@ export const PYTHON_START_MS = 120_000;
 const LEAVE_MS = 30_000;
 /** Maximum time in milliseconds in which a process may end by itself. */
 const CLOSE_MS = 3_000;
-/** Maximum time in milliseconds for which output is read after the end of a process: what it has started may keep its streams open. */
+/** Time in milliseconds to wait for the last output after the end of a process: what it has started may keep its streams open. */
 const DRAIN_MS = 1_000;
 /** Maximum size in bytes of a message of a process, which the process checks. A longer line breaks the protocol. */
 const MAX_MESSAGE_BYTES = 32 * 1024 * 1024;
@@ -256,14 +257,13 @@ export class PythonProcess {
       child.once('exit', (code, signal) => {
         // Calls that begin while the rest of the output is read are not to blame.
         if (this.failure === null) this.culprit = this.onlyRunning();
-        const cancel = this.options.clock.schedule(DRAIN_MS, () => finish());
-        const finish = (): void => {
-          cancel();
-          for (const stream of [child.stdout, child.stderr]) stream?.destroy();
+        const streams = [child.stdout, child.stderr];
+        const closed = new Promise((close) => child.once('close', close));
+        void lastOutput({ streams, closed }, DRAIN_MS, this.options.clock).then(() => {
+          for (const stream of streams) stream?.destroy();
           this.ended(code, signal);
           resolve();
-        };
-        child.once('close', finish);
+        });
       });
     });
   }

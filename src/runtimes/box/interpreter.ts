@@ -1,7 +1,8 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import type { Duplex, Writable } from 'node:stream';
-import { systemClock } from '../../core/clock.ts';
+import { scheduleAfterInput, systemClock } from '../../core/clock.ts';
+import { lastOutput } from '../../core/last-output.ts';
 import { type ProcessEnd, ToolError } from '../tools.ts';
 import { InterpreterMembers } from './interpreter-members.ts';
 import { MarkedOutput, markerOf } from './marked-output.ts';
@@ -13,7 +14,7 @@ const END_MS = 1_000;
 const REPEAT_MS = 250;
 /** Maximum time in milliseconds for the start of an interpreter. */
 const START_MS = 60_000;
-/** Maximum time in milliseconds to wait for the output of an interpreter that has ended: another process may hold it open. */
+/** Time in milliseconds to wait for the output of an interpreter that has ended: another process may hold it open. */
 const OUTPUT_GRACE_MS = 250;
 /** Maximum time in milliseconds between the end of a run on the control stream and the markers on the outputs. */
 const MARKER_MS = 5_000;
@@ -108,7 +109,7 @@ export class Interpreter {
     this.control.on('error', () => {});
     this.control.on('data', (chunk: Buffer) => this.receive(chunk));
     // A process that exits also ends its control stream, shortly before its exit is reported.
-    this.control.on('end', () => systemClock.schedule(END_MS, () => this.break()));
+    this.control.on('end', () => scheduleAfterInput(systemClock, END_MS, () => this.break()));
     const closed = new Promise<void>((resolve) => child.once('close', () => resolve()));
     this.ended = new Promise((resolve) => {
       child.once('exit', (exitCode, signal) => {
@@ -294,7 +295,7 @@ export class Interpreter {
     this.lastExitCode = exitCode;
     run.cancelTimer();
     // When a marker does not arrive, the code has closed or replaced the outputs of the interpreter.
-    run.cancelTimer = systemClock.schedule(MARKER_MS, () => this.break());
+    run.cancelTimer = scheduleAfterInput(systemClock, MARKER_MS, () => this.break());
     this.settleWhenComplete(run);
   }
 
@@ -339,7 +340,8 @@ export class Interpreter {
 
   private async finishExit(closed: Promise<void>): Promise<void> {
     await this.members.killAll();
-    await Promise.race([closed, new Promise<void>((resolve) => void systemClock.schedule(OUTPUT_GRACE_MS, resolve))]);
+    const { stdout, stderr } = this.child;
+    await lastOutput({ streams: [stdout, stderr], closed }, OUTPUT_GRACE_MS, systemClock);
     for (const stream of this.child.stdio) stream?.destroy();
     if (this.run !== null) this.settle(this.run);
   }

@@ -2,6 +2,7 @@ import { readdir, readlink, stat } from 'node:fs/promises';
 import { join, posix } from 'node:path';
 import { onAbort, raceAbort } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
+import { scheduleAfterInput } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { SandboxFile } from '../../core/sandbox.ts';
 import type { Isolation, RuntimeBackend } from '../../schema/index.ts';
@@ -368,7 +369,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     const { clock, end, connection } = this.parts;
     let cancel = (): void => {};
     const release = onAbort(signal, () => {
-      cancel = clock.schedule(KILL_MS, () => void end().finally(() => connection.close()));
+      cancel = scheduleAfterInput(clock, KILL_MS, () => void end().finally(() => connection.close()));
     });
     try {
       const child = await started;

@@ -2,7 +2,7 @@ import { posix } from 'node:path';
 import { z } from 'zod';
 import { onAbort } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, scheduleAfterInput } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { checkEnvironment, refuseNul } from '../environment.ts';
 import {
@@ -250,11 +250,11 @@ export class BoxToolClient implements RuntimeTools {
     cancel: () => void = () => {},
   ): Promise<ToolAnswer> {
     const { clock, end } = this.parts;
-    const late = clock.schedule(limitMs, () => void end());
+    const late = scheduleAfterInput(clock, limitMs, () => void end());
     let cancelEnd = (): void => {};
     const release = onAbort(signal, () => {
       cancel();
-      cancelEnd = clock.schedule(END_MS, () => void end());
+      cancelEnd = scheduleAfterInput(clock, END_MS, () => void end());
     });
     try {
       const answer = await asked;
@@ -273,7 +273,7 @@ export class BoxToolClient implements RuntimeTools {
 
   private async closeProcess(number: number): Promise<void> {
     const { clock, connection, end } = this.parts;
-    const late = clock.schedule(END_MS, () => void end());
+    const late = scheduleAfterInput(clock, END_MS, () => void end());
     await connection.askTools({ type: 'tool_close', process: number }).catch(() => {});
     late();
   }

@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { sleep, systemClock } from '../../core/clock.ts';
+import { lastOutput } from '../../core/last-output.ts';
 import {
   isAlive,
   type ProcessRow,
@@ -27,8 +28,8 @@ const EXIT_POLL_MS = 2;
  */
 const MAX_EXIT_POLL_MS = 1_000;
 /**
- * Maximum time in milliseconds to wait for a command's last output after the command has ended. If the output pipe is still open then, a
- * process that does not belong to the command holds it open.
+ * Time in milliseconds to wait for a command's last output after the command has ended. If the output pipe is still open then, a process
+ * that does not belong to the command holds it open.
  */
 const OUTPUT_GRACE_MS = 250;
 /** Minimum interval in milliseconds between two messages that report new output of a command. */
@@ -141,6 +142,8 @@ export class ChildRunner {
       stderr.push(chunk);
     });
     let killedBy: LimitHit | null = null;
+    const closed = new Promise((resolve) => child.once('close', resolve));
+    const outputs = { streams: [child.stdout, child.stderr], closed };
     if (request.limits !== undefined) {
       this.watch.add(pid, request.limits, (hit) => {
         killedBy = hit;
@@ -154,7 +157,7 @@ export class ChildRunner {
         this.watch.remove(pid);
         this.endCommand(entry, () => {
           resolve();
-          systemClock.schedule(OUTPUT_GRACE_MS, () => {
+          void lastOutput(outputs, OUTPUT_GRACE_MS, systemClock).then(() => {
             child.stdout?.destroy();
             child.stderr?.destroy();
           });

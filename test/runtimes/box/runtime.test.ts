@@ -67,6 +67,27 @@ describe('a sandbox whose box server does not respond', () => {
     },
   );
 
+  it('is kept when the end of an aborted command has arrived and the timer is late', async () => {
+    const { runtime, server, clock, ends } = await sandbox();
+    const aborted = new AbortController();
+    const reason = new Error('too late');
+    const rejected = expect(runtime.exec({ command: 'true' }, aborted.signal)).rejects.toBe(reason);
+    const request = () => new Promise((resolve) => server.once('data', resolve));
+    await request();
+    reply(server, { type: 'file_done', id: 1 });
+    await request();
+    reply(server, { type: 'started', id: 1, pid: 7 });
+    await settle();
+    aborted.abort(reason);
+    await request();
+    const result = { exitCode: null, signal: 'SIGKILL', droppedBytes: 0, killedBy: null } as const;
+    reply(server, { type: 'done', id: 1, result, stdoutBytes: 0 });
+    // The message is in the socket, and the event loop has not read it.
+    clock.advance(3_000);
+    await rejected;
+    expect(ends()).toBe(0);
+  });
+
   it.each<[string, (runtime: BoxRuntime, signal: AbortSignal) => Promise<unknown>]>([
     ['an upload', (runtime, signal) => runtime.uploadDir(dir, '.', signal)],
     ['a snapshot', (runtime, signal) => runtime.snapshot(signal)],

@@ -113,6 +113,17 @@ describe('tools whose box server an agent has taken over', () => {
     expect(ends).toBe(1);
   });
 
+  it('take the answer that has arrived when a timer is late', async () => {
+    answer = ({ type }) => {
+      if (type !== 'tool_run') return [{ type: 'tool_done' }];
+      // The timer fires when the answer is sent, and before it is read.
+      setImmediate(() => clock.advance(76_000));
+      return [ENDED];
+    };
+    expect(await run()).toMatchObject({ exitCode: 0 });
+    expect(ends).toBe(0);
+  });
+
   it('close even when it does not answer', async () => {
     answer = ({ type }) => (type === 'tool_close' ? null : type === 'tool_run' ? [ENDED] : [{ type: 'tool_done' }]);
     expect((await run()).exitCode).toBe(0);
