@@ -87,10 +87,12 @@ export async function carryPaths(agent: Runtime, fresh: Runtime, options: CarryO
 }
 
 async function requireTools(fresh: Runtime, signal: AbortSignal): Promise<void> {
-  const command = 'for tool in find head wc cat; do command -v "$tool" >/dev/null || echo "$tool"; done';
-  const { stdout } = await fresh.exec({ command, cwd: '/' }, signal);
+  const command = `missing=0
+for tool in find head wc cat; do command -v "$tool" >/dev/null || { echo "$tool"; missing=1; }; done
+exit $missing`;
+  const { exitCode, stdout } = await fresh.exec({ command, cwd: '/' }, signal);
+  if (exitCode === 0) return;
   const missing = stdout.trim().split('\n').join(', ');
-  if (missing === '') return;
   throw new FloeError('evaluator_failed', `carry: paths needs programs that the fresh runtime lacks: ${missing}`);
 }
 

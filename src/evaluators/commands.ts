@@ -41,6 +41,18 @@ export function isRuntimeFailure(thrown: unknown): thrown is FloeError {
 }
 
 /**
+ * Returns the error for a command that ended without the output that it must have printed, in a runtime where the agent cannot be the cause.
+ * The session is then retried. `what` names the output.
+ */
+export function outputMissing(evaluator: string, what: string): FloeError {
+  return new FloeError(
+    'runtime_failed',
+    `${evaluator}: a command in the fresh runtime succeeded without printing ${what}; its output was lost`,
+    { output: 'lost' },
+  );
+}
+
+/**
  * Rejects when a runtime cannot run any command. After a failed operation in a runtime to which the agent had no access, this distinguishes a
  * failure of the host from one that the agent's files caused.
  */

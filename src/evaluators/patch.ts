@@ -2,8 +2,8 @@ import { randomBytes } from 'node:crypto';
 import { MIB } from '../core/bytes.ts';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import type { Runtime } from '../runtimes/runtime.ts';
-import { isRuntimeFailure, tailOf, withinTime } from './commands.ts';
+import type { ExecResult, Runtime } from '../runtimes/runtime.ts';
+import { isRuntimeFailure, outputMissing, tailOf, withinTime } from './commands.ts';
 import type { PatchConfig } from './patch-config.ts';
 
 /** Largest patch in bytes: far larger than any legitimate patch, and small enough to hold in memory for every session in POSTRUN. */
@@ -109,6 +109,16 @@ git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --
 mv "$FLOE_PATCH.kept" "$FLOE_PATCH"
 `;
 
+/** Exit code with which {@link SIZE_COMMAND} reports that the patch is larger than {@link MAX_PATCH_BYTES}. */
+const TOO_LARGE = 65;
+
+/** Shell script that checks and prints the size of the patch. It runs where an agent can change what is printed, so its exit code counts. */
+const SIZE_COMMAND = `
+bytes=$(wc -c < "$FLOE_PATCH") || exit 1
+echo "$bytes"
+if [ "$bytes" -gt ${MAX_PATCH_BYTES} ]; then exit ${TOO_LARGE}; fi
+`;
+
 /**
  * Copies the agent's changes from its runtime to the runtime `fresh`, as a patch that is applied there. Failures that the agent can cause
  * in its own runtime (a broken repository, a hanging or huge diff) are returned as a `problem`. Rejects with `evaluator_failed` when the
@@ -127,8 +137,11 @@ type Base = { readonly commit: string; readonly tree: string };
 async function readBase(fresh: Runtime, options: PatchOptions): Promise<Base> {
   const ran = await runInRepo(fresh, 'git rev-parse "HEAD^{commit}" "HEAD^{tree}"', {}, options).catch(asMissing);
   const ended = ran === 'missing' || ran.timedOut ? null : ran.value;
-  const [commit, tree] = ended?.exitCode === 0 ? ended.stdout.split('\n') : [];
-  if (commit && tree) return { commit, tree };
+  if (ended?.exitCode === 0) {
+    const [commit, tree] = ended.stdout.split('\n');
+    if (commit && tree) return { commit, tree };
+    throw outputMissing(options.evaluator, 'the commit of the repository');
+  }
   throw new FloeError(
     'evaluator_failed',
     `${options.evaluator}: the fresh runtime has no git repository with a commit in ${repoOf(fresh, options)}`,
@@ -146,12 +159,12 @@ async function makePatch(agent: Runtime, base: Base, options: PatchOptions): Pro
   if (made === 'missing') return notApplied('patch_failed', { missing: repoOf(agent, options) });
   if (made.timedOut) return notApplied('patch_timeout', {});
   if (made.value.exitCode !== 0) return notApplied('patch_failed', tailOf(made.value));
-  const sized = await runInRepo(agent, 'wc -c < "$FLOE_PATCH"', { FLOE_PATCH: path }, options);
+  const sized = await runInRepo(agent, SIZE_COMMAND, { FLOE_PATCH: path }, options);
   if (sized.timedOut) return notApplied('patch_timeout', {});
-  const bytes = Number(sized.value.stdout.trim() || Number.NaN);
-  if (sized.value.exitCode !== 0 || !Number.isSafeInteger(bytes))
-    return notApplied('patch_failed', { unreadable: true });
-  if (bytes > MAX_PATCH_BYTES) return notApplied('patch_too_large', { bytes, limit_bytes: MAX_PATCH_BYTES });
+  if (sized.value.exitCode === TOO_LARGE) {
+    return notApplied('patch_too_large', { bytes: numberIn(sized.value), limit_bytes: MAX_PATCH_BYTES });
+  }
+  if (sized.value.exitCode !== 0) return notApplied('patch_failed', { unreadable: true });
   const patch = await agent.readFile(path, MAX_PATCH_BYTES, options.signal);
   return patch ?? notApplied('patch_failed', { unreadable: true });
 }
@@ -186,7 +199,9 @@ async function applyPatch(fresh: Runtime, patch: Buffer, options: PatchOptions):
   const applied = await runInRepo(fresh, command, { FLOE_PATCH: path }, options);
   if (applied.timedOut) return notApplied('apply_timeout', {});
   if (applied.value.exitCode !== 0) return notApplied('patch_does_not_apply', tailOf(applied.value));
-  return { applied: true, bytes: Number(applied.value.stdout.trim()) };
+  const bytes = numberIn(applied.value);
+  if (bytes === null) throw outputMissing(options.evaluator, 'the size of the applied patch');
+  return { applied: true, bytes };
 }
 
 /** Runs a command in the repository of a runtime, with the time limit `apply_timeout`. */
@@ -209,6 +224,11 @@ export function runInRepo(
 function asMissing(thrown: unknown): 'missing' {
   if (FloeError.is(thrown) && thrown.code === 'workdir_missing') return 'missing';
   throw thrown;
+}
+
+/** Returns the number that is the whole output of a command; `null` when the output is something else. */
+function numberIn({ stdout }: ExecResult): number | null {
+  return /^\s*\d{1,15}\s*$/.test(stdout) ? Number(stdout) : null;
 }
 
 function repoOf(runtime: Runtime, options: PatchOptions): string {

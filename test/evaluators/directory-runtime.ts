@@ -85,6 +85,15 @@ function execute(request: ExecRequest, cwd: string, home: string, signal: AbortS
   });
 }
 
+/** Returns a runtime that loses the output of every command that contains `part`. */
+export function losing<R extends Runtime>(runtime: R, part: string): R {
+  const exec: Runtime['exec'] = async (request, signal) => {
+    const result = await runtime.exec(request, signal);
+    return [request.command].flat().join(' ').includes(part) ? { ...result, stdout: '', stderr: '' } : result;
+  };
+  return { ...runtime, exec };
+}
+
 /** Runs a shell script and returns its output. Rejects when the script fails. */
 export async function shell(runtime: Runtime, script: string): Promise<string> {
   const result = await runtime.exec({ command: `set -e\n${script}` }, new AbortController().signal);

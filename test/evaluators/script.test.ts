@@ -4,7 +4,7 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { EvaluatedSession, Evaluation } from '../../src/evaluators/evaluator.ts';
 import { evaluatorRegistry } from '../../src/evaluators/registry.ts';
 import { evaluatorSpecSchema } from '../../src/schema/index.ts';
-import { type DirectoryRuntime, directoryRuntime, shell } from './directory-runtime.ts';
+import { type DirectoryRuntime, directoryRuntime, losing, shell } from './directory-runtime.ts';
 import { sessionOf, traceOf } from './evaluated-session.ts';
 
 const GIT = 'git -c user.name=t -c user.email=t@t -c commit.gpgsign=false';
@@ -210,6 +210,10 @@ describe("the agent's files", () => {
     await expect(run(config, { fresh: { ...fresh, exec }, work: 'echo x > out' })).rejects.toMatchObject({
       code: 'evaluator_failed',
       message: expect.stringContaining('find, head, wc, cat'),
+    });
+    const lost = losing({ ...fresh, exec }, 'command -v');
+    await expect(run(config, { fresh: lost, work: 'echo x > out' })).rejects.toMatchObject({
+      code: 'evaluator_failed',
     });
   });
 

@@ -4,7 +4,7 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Evaluation } from '../../src/evaluators/evaluator.ts';
 import { evaluatorRegistry } from '../../src/evaluators/registry.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
-import { type DirectoryRuntime, directoryRuntime, shell } from './directory-runtime.ts';
+import { type DirectoryRuntime, directoryRuntime, losing, shell } from './directory-runtime.ts';
 import { sessionOf } from './evaluated-session.ts';
 
 const GIT = 'git -c user.name=t -c user.email=t@t -c commit.gpgsign=false';
@@ -412,6 +412,29 @@ describe('test_on_output', () => {
     };
     await expect(grade({ ...brokenHost, work: FIX })).rejects.toBe(failed);
   });
+
+  it("gives the right reward when the size of the patch in the agent's runtime is printed in vain", async () => {
+    const agent = await prepared();
+    expect(await grade({ agent: losing(agent, 'wc -c'), work: FIX })).toMatchObject({ reward: 1 });
+    const patch_command = 'head -c 17000000 /dev/zero';
+    expect(await grade({ agent: losing(agent, 'wc -c'), config: { patch_command } })).toMatchObject({
+      reward: 0,
+      details: { failure: 'patch_too_large', bytes: null },
+    });
+  });
+
+  it.each([
+    ['the commit of the repository', 'git rev-parse'],
+    ['the size of the applied patch', 'git apply'],
+  ])(
+    'fails so that the session is retried when the output with %s is lost in the fresh runtime',
+    async (what, part) => {
+      await expect(grade({ fresh: losing(await prepared(), part), work: FIX })).rejects.toMatchObject({
+        code: 'runtime_failed',
+        message: `test_on_output: a command in the fresh runtime succeeded without printing ${what}; its output was lost`,
+      });
+    },
+  );
 
   it("gives a reward of 0 when the tests cannot run in the agent's own runtime, but fails in a fresh one", async () => {
     const failing = async (): Promise<DirectoryRuntime> => {

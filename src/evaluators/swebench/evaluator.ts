@@ -1,7 +1,7 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { ExecResult, Runtime } from '../../runtimes/runtime.ts';
-import { type Timed, tailOf, withinTime } from '../commands.ts';
+import { outputMissing, type Timed, tailOf, withinTime } from '../commands.ts';
 import type { Evaluation, Evaluator } from '../evaluator.ts';
 import { carryPatch, newPatchPath, type PatchOptions } from '../patch.ts';
 import { parseSweBenchConfig, type R2eRow, type SweBenchConfig, type SweBenchRow } from './config.ts';
@@ -87,6 +87,8 @@ async function gradeSweBench(
   await fresh.writeFiles([{ path, content: Buffer.from(row.script) }], options.signal);
   const ran = await runTests(fresh, ['/bin/bash', path], config, options);
   if (ran.timedOut) return failed('test_timeout', { ...facts, test_timeout: config.testTimeoutMs / 1000 });
+  // The script prints each of its lines before it runs them, so code of the agent cannot prevent the first ones.
+  if (ran.value.stdout === '' && ran.value.exitCode !== null) throw outputMissing(NAME, 'the lines of the test script');
   const details = { ...facts, ...tailOf(ran.value), output_dropped_bytes: ran.value.droppedBytes };
   const log = await readLog(ran.value.stdout, logParser(row.parser), row.facts, options.signal);
   if (!log.valid) return failed(log.reason, details);

@@ -6,7 +6,7 @@ import { evaluatorRegistry } from '../../../src/evaluators/registry.ts';
 import type { Runtime } from '../../../src/runtimes/runtime.ts';
 import { bubblewrapMissing, Workbench } from '../../runtimes/workbench.ts';
 import { describeIf } from '../../skip.ts';
-import { directoryRuntime, shell } from '../directory-runtime.ts';
+import { directoryRuntime, losing, shell } from '../directory-runtime.ts';
 import { sessionOf } from '../evaluated-session.ts';
 
 const GIT =
@@ -238,6 +238,14 @@ describe('swebench', () => {
         ? Promise.reject(new FloeError('runtime_failed', 'no more processes'))
         : fresh.exec(request, signal);
     await expect(grade({ work: FIX, fresh: { ...fresh, exec } })).rejects.toMatchObject({ code: 'runtime_failed' });
+  });
+
+  it('fails so that the session is retried when the output of the test script is lost', async () => {
+    const fresh = losing(await prepared(), '/bin/bash');
+    await expect(grade({ work: FIX, fresh })).rejects.toMatchObject({
+      code: 'runtime_failed',
+      details: { output: 'lost' },
+    });
   });
 
   it('gives a reward of 0 when the tests run until the end of their time limit', async () => {
