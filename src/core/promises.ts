@@ -1,3 +1,5 @@
+import type { Clock } from './clock.ts';
+
 type Values<T extends readonly Promise<unknown>[]> = { [K in keyof T]: Awaited<T[K]> };
 
 /**
@@ -29,4 +31,17 @@ export async function undoAll(steps: (() => Promise<unknown>)[]): Promise<void> 
 /** Resolves in the next turn of the event loop, so that pending I/O is handled between two parts of a long computation. */
 export function nextEventLoopTurn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
+}
+
+/**
+ * Returns a function to be called between the parts of a long computation. It waits for the next turn of the event loop when `maxMs`
+ * milliseconds have passed since it last did, so that a computation of any length blocks the event loop for one part more than that.
+ */
+export function sharedTurns(clock: Clock, maxMs: number): () => Promise<void> {
+  let turnStartMs = clock.monotonicMs();
+  return async () => {
+    if (clock.monotonicMs() - turnStartMs < maxMs) return;
+    await nextEventLoopTurn();
+    turnStartMs = clock.monotonicMs();
+  };
 }
