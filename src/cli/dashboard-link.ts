@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { PRIVATE_FILE_MODE } from '../core/private-file.ts';
 import { printNote } from './print.ts';
 
 /** The program that opens an address in the browser of the user, by platform. */
@@ -30,7 +31,8 @@ export function openBrowser(link: string): void {
   const dir = mkdtempSync(join(tmpdir(), 'floe-open-'));
   process.once('exit', () => rmSync(dir, { recursive: true, force: true }));
   const file = join(dir, 'dashboard.html');
-  writeFileSync(file, `<!doctype html><title>floe</title><script>location.replace(${JSON.stringify(link)})</script>\n`);
+  const page = `<!doctype html><title>floe</title><script>location.replace(${JSON.stringify(link)})</script>\n`;
+  writeFileSync(file, page, { mode: PRIVATE_FILE_MODE });
   const child = spawn(opener, [file], { stdio: 'ignore', detached: true });
   child.once('error', (error) => fail(error.message));
   child.once('exit', (code) => {

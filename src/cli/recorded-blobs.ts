@@ -1,4 +1,5 @@
 import { type FileHandle, open } from 'node:fs/promises';
+import { PRIVATE_FILE_MODE } from '../core/private-file.ts';
 import { systemError } from '../core/system-errors.ts';
 import type { BlobRef, BlobStore } from '../store/index.ts';
 
@@ -15,7 +16,7 @@ export class RecordedBlobs implements BlobStore {
   }
 
   static async create(path: string): Promise<RecordedBlobs> {
-    return new RecordedBlobs(await open(path, 'wx+'));
+    return new RecordedBlobs(await open(path, 'wx+', PRIVATE_FILE_MODE));
   }
 
   async put(bytes: Buffer): Promise<BlobRef> {

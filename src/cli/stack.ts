@@ -46,7 +46,12 @@ export async function startServer(
       ? await acquireLock(join(dir, 'server.lock'), `the server directory ${dir}`)
       : async () => {};
   try {
-    const data = await openStore({ dir, ...storage, clock: systemClock });
+    const data = await openStore({
+      dir,
+      ...storage,
+      clock: systemClock,
+      notify: (notice) => log.warn({ dir }, notice),
+    });
     return await openServer(data, config, log, { unlock, customBuilders });
   } catch (error) {
     await unlock();

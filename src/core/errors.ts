@@ -18,7 +18,11 @@ export const ERROR_TABLE = {
   },
   stale_epoch: { status: 409, retryable: false, meaning: 'The lease was lost: a newer epoch owns the session.' },
   session_closed: { status: 410, retryable: false, meaning: 'The session key belongs to an attempt that has ended.' },
-  body_too_large: { status: 413, retryable: false, meaning: 'The body exceeds the limit of this listener.' },
+  body_too_large: {
+    status: 413,
+    retryable: false,
+    meaning: 'The body exceeds the limit of this listener, or a filled template the limit of a task.',
+  },
   schema_violation: {
     status: 422,
     retryable: false,

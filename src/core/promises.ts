@@ -1,3 +1,5 @@
+import type { Clock } from './clock.ts';
+
 type Values<T extends readonly Promise<unknown>[]> = { [K in keyof T]: Awaited<T[K]> };
 
 /**
@@ -39,4 +41,17 @@ export async function inputHandled(): Promise<void> {
   // The first turn can end without reading, when the call is made after the loop has read.
   await nextEventLoopTurn();
   await nextEventLoopTurn();
+}
+
+/**
+ * Returns a function to be called between the parts of a long computation. It waits for the next turn of the event loop when `maxMs`
+ * milliseconds have passed since it last did, so that a computation of any length blocks the event loop for one part more than that.
+ */
+export function sharedTurns(clock: Clock, maxMs: number): () => Promise<void> {
+  let turnStartMs = clock.monotonicMs();
+  return async () => {
+    if (clock.monotonicMs() - turnStartMs < maxMs) return;
+    await nextEventLoopTurn();
+    turnStartMs = clock.monotonicMs();
+  };
 }

@@ -15,6 +15,8 @@ export type StoreLocation = {
   /** Location of the blobs: a URL `s3://…` or a directory; `null` for a directory in `dir`. */
   readonly blobs: string | null;
   readonly clock: Clock;
+  /** Called with notices for the operator, such as that other users could read the database. */
+  readonly notify?: (notice: string) => void;
 };
 
 export type OpenStore = { readonly store: Store; readonly blobs: BlobStore };
@@ -35,8 +37,8 @@ export async function openStore(place: StoreLocation): Promise<OpenStore> {
 
 // The PostgreSQL and S3 modules are imported only when they are used, because loading them takes longer than the rest of the server's
 // start.
-async function openDatabase({ dir, database, clock }: StoreLocation): Promise<Store> {
-  if (database === null) return SqliteStore.open(join(dir, 'floe.db'));
+async function openDatabase({ dir, database, clock, notify }: StoreLocation): Promise<Store> {
+  if (database === null) return SqliteStore.open(join(dir, 'floe.db'), notify);
   const { PostgresStore } = await import('./postgres/store.ts');
   return PostgresStore.open(database, { clock });
 }

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { settleAll, undoAll } from '../../src/core/promises.ts';
+import { settleAll, sharedTurns, undoAll } from '../../src/core/promises.ts';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
 describe('settleAll', () => {
   it('resolves to the values in list order', async () => {
@@ -28,5 +29,23 @@ describe('undoAll', () => {
     await expect(undoAll(steps)).rejects.toThrow('node');
     expect([done, steps]).toEqual([['last', 'node', 'engine', 'server'], []]);
     await undoAll(steps);
+  });
+});
+
+describe('sharedTurns', () => {
+  it('waits for the next turn of the event loop once the time of a turn has passed', async () => {
+    const clock = new VirtualClock();
+    const takeTurns = sharedTurns(clock, 5);
+    let turns = 0;
+    setImmediate(() => turns++);
+    clock.advance(4);
+    await takeTurns();
+    expect(turns).toBe(0);
+    clock.advance(1);
+    await takeTurns();
+    expect(turns).toBe(1);
+    setImmediate(() => turns++);
+    await takeTurns();
+    expect(turns).toBe(1);
   });
 });

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { jsonSize, MAX_TASK_BYTES, MAX_TASK_VALUES } from '../../src/core/json-size.ts';
 import { fillTemplate } from '../../src/core/template.ts';
 
 describe('fillTemplate', () => {
@@ -74,5 +75,44 @@ describe('fillTemplate', () => {
         details: { issues: [expect.objectContaining({ path: 'row.x' }), expect.objectContaining({ path: 'row.y' })] },
       }),
     );
+  });
+
+  describe('with long fields', () => {
+    /** Returns a template whose task has exactly `bytes` bytes when it is filled from {@link long}. */
+    const templateOf = (bytes: number) => {
+      const template = { instruction: '{{row.text}} and {{row.list}}: ', list: ['{{row.list}}', '{{row.text}}'] };
+      const { bytes: filled } = jsonSize(fillTemplate(template, 'row', long));
+      return { ...template, instruction: `${template.instruction}${'x'.repeat(bytes - filled)}` };
+    };
+    const long = { text: '\n"é😀'.repeat(1_000), list: ['\\', '"', 1, null, { a: '\u0001' }] };
+
+    it('fills a template up to the size of the largest task', () => {
+      const filled = JSON.stringify(fillTemplate(templateOf(MAX_TASK_BYTES), 'row', long));
+      expect(Buffer.byteLength(filled)).toBe(MAX_TASK_BYTES);
+    });
+
+    it('refuses one byte more, and names the size, the limit and the largest text of the template', () => {
+      expect(() => fillTemplate(templateOf(MAX_TASK_BYTES + 1), 'row', long)).toThrow(
+        expect.objectContaining({
+          code: 'body_too_large',
+          message: expect.stringMatching(/^instruction: .* 8388609 bytes .* at most 8388608 bytes/),
+          details: expect.objectContaining({ path: 'instruction', bytes: 8_388_609, limit_bytes: 8_388_608 }),
+        }),
+      );
+    });
+
+    it('refuses a placeholder that is repeated until the task has gigabytes, before it fills it in', () => {
+      const field = { text: 'x'.repeat(2 ** 20) };
+      const template = { agent: { env: { A: '{{row.text}}'.repeat(4_000) } } };
+      expect(() => fillTemplate(template, 'row', field)).toThrow(
+        expect.objectContaining({ details: expect.objectContaining({ path: 'agent.env.A', bytes: 4_194_304_026 }) }),
+      );
+    });
+
+    it('refuses a task with more values than a submission may have', () => {
+      const field = { list: Array.from({ length: 1_000 }, () => 0) };
+      const template = Array.from({ length: 1 + MAX_TASK_VALUES / 1_000 }, () => '{{row.list}}');
+      expect(() => fillTemplate(template, 'row', field)).toThrow(expect.objectContaining({ code: 'body_too_large' }));
+    });
   });
 });

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { MAX_TASK_BYTES } from '../../src/core/json-size.ts';
 import { checkTemplate, rowTask, sampleOf, sampleTask, taskIdOf } from '../../src/generation/row-task.ts';
 
 const ROW = { where: 'rows.jsonl:3', fields: { text: 'Add 1.', agent: { harness: 'pi' }, turns: 7 } };
@@ -50,6 +51,20 @@ describe('sampleTask', () => {
   ])('names the row that does not fit', (template, message) => {
     expect(() => rowTask(template, ROW)).toThrow(
       expect.objectContaining({ code: 'schema_violation', message: expect.stringContaining(message) }),
+    );
+  });
+});
+
+describe('rowTask', () => {
+  it('refuses a row whose task would be larger than a submitted one, and names the row', () => {
+    const template = { ...TEMPLATE, instruction: '{{row.text}}'.repeat(10_000) };
+    const row = { ...ROW, fields: { ...ROW.fields, text: 'x'.repeat(1_000) } };
+    expect(() => rowTask(template, row)).toThrow(
+      expect.objectContaining({
+        code: 'body_too_large',
+        message: expect.stringMatching(/^rows.jsonl:3: instruction: /),
+        details: expect.objectContaining({ row: 'rows.jsonl:3', path: 'instruction', limit_bytes: MAX_TASK_BYTES }),
+      }),
     );
   });
 });

@@ -2,7 +2,8 @@ import { createHash } from 'node:crypto';
 import { canonicalJson } from '../../core/canonical-json.ts';
 import { isoNow } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import { nextEventLoopTurn } from '../../core/promises.ts';
+import { jsonSize, requireTaskSize } from '../../core/json-size.ts';
+import { sharedTurns } from '../../core/promises.ts';
 import { allRows, firstRows } from '../../envs/groups/rows.ts';
 import {
   type BatchRows,
@@ -18,12 +19,15 @@ import { runTransaction } from '../transaction.ts';
 import { cancelRunning } from './cancel-groups.ts';
 import { computedRow, isEndless } from './computed-rows.ts';
 import { rowsOfFile } from './row-files.ts';
-import { streamRequest, unknownStream } from './stream-request.ts';
+import { storedMessage, streamRequest, unknownStream } from './stream-request.ts';
 import { type RowFields, rowProblem } from './task-template.ts';
 import { MAX_LISTED_PROBLEMS, streamView } from './views.ts';
 
-/** Number of rows that are checked before other work of the server gets its turn. One check takes about 0.1 ms. */
-const ROWS_PER_TURN = 50;
+/**
+ * Time in milliseconds for which rows are checked before other work of the server gets its turn. One check takes about 0.1 ms, of the largest
+ * task some tens of milliseconds.
+ */
+const CHECK_MS_PER_TURN = 5;
 
 /**
  * Creates a stream, whose groups start at once. A repeat of the same request with the same `batch_id` returns the stream as it is; a different
@@ -35,8 +39,8 @@ export async function createStream(context: RolloutContext, request: BatchStream
   const batchId = request.batch_id ?? context.newId('batch');
   const known = await context.store.read((tables) => tables.batches.stream(batchId));
   if (known === undefined) {
-    const rows = await dataRows(context, batchId, request, sourceRows(context, request));
-    refuseAllInvalid(rows, request);
+    const { rows, firstProblem } = await dataRows(context, batchId, request, sourceRows(context, request));
+    refuseAllInvalid(rows, firstProblem, request);
     if (isEndless(request.source)) await checkEndless(context, request);
     await runTransaction(context, async (transaction) => {
       const stream = newStream(context, { batchId, request, digest, rowCount: rows.length });
@@ -92,6 +96,7 @@ function checkStream({ config, batchFilters }: RolloutContext, request: BatchStr
     const names = [...batchFilters.keys()].join(', ') || 'none';
     refuse('accept.filter', `${filter} is not one of this server's batch_filters, which are: ${names}`);
   }
+  requireTaskSize(jsonSize(task), 'body: task: the template', 'task');
   for (const field of Object.keys(task)) {
     if (!Object.hasOwn(templateTaskSchema.shape, field)) {
       refuse(`task.${field}`, 'is not a field of a task that a stream may set');
@@ -109,22 +114,29 @@ function sourceRows(
   return source.kind === 'file' ? rowsOfFile(config.dataset_dir, source.path) : [];
 }
 
+/** Rows that were checked against a template. `firstProblem` is why the first unfit row does not fit; `null` when all rows fit. */
+type CheckedRows = { readonly rows: BatchDataRow[]; readonly firstProblem: FloeError | null };
+
 /** Checks rows against the template, and numbers them from 0. */
 async function dataRows(
   context: RolloutContext,
   batchId: string,
   request: BatchStreamRequest,
   given: Iterable<RowFields> | AsyncIterable<RowFields>,
-): Promise<BatchDataRow[]> {
+): Promise<CheckedRows> {
   const rows: BatchDataRow[] = [];
+  let firstProblem: FloeError | null = null;
+  const takeTurns = sharedTurns(context.clock, CHECK_MS_PER_TURN);
   for await (const row of given) {
     const rowIndex = rows.length;
-    if (rowIndex % ROWS_PER_TURN === ROWS_PER_TURN - 1) await nextEventLoopTurn();
+    await takeTurns();
+    const problem = await rowProblem(context, request, row, rowIndex);
+    firstProblem ??= problem;
     rows.push({
       batch_id: batchId,
       row_index: rowIndex,
       fields: JSON.stringify(row),
-      problem: await rowProblem(context, request, row, rowIndex),
+      problem: problem === null ? null : storedMessage(problem.message),
       last_epoch: null,
       mean_reward: null,
       last_result: null,
@@ -132,10 +144,14 @@ async function dataRows(
       retired: 0,
     });
   }
-  return rows;
+  return { rows, firstProblem };
 }
 
-function refuseAllInvalid(rows: readonly BatchDataRow[], { source }: BatchStreamRequest): void {
+function refuseAllInvalid(
+  rows: readonly BatchDataRow[],
+  firstProblem: FloeError | null,
+  { source }: BatchStreamRequest,
+): void {
   const [first] = rows;
   if (first === undefined && (source.kind === 'file' || (source.kind === 'rows' && !source.open))) {
     const path = source.kind === 'file' ? 'source.path' : 'source.rows';
@@ -143,21 +159,29 @@ function refuseAllInvalid(rows: readonly BatchDataRow[], { source }: BatchStream
       issues: [{ path, message: 'has no rows' }],
     });
   }
-  if (first?.problem == null || rows.some(({ problem }) => problem === null)) return;
-  const message = `none of the ${rows.length} rows fits the template; the first: ${first.problem}`;
-  throw new FloeError('schema_violation', `body: task: ${message}`, { issues: [{ path: 'task', message }] });
+  if (firstProblem === null || rows.some(({ problem }) => problem === null)) return;
+  const message = `none of the ${rows.length} rows fits the template; the first, row 0: ${storedMessage(firstProblem.message)}`;
+  throw refusedTemplate(firstProblem, 0, message);
+}
+
+/** Returns the error for a template that makes no task of a row. That of a task that is too large keeps its code and details. */
+function refusedTemplate({ code, details }: FloeError, rowIndex: number, message: string): FloeError {
+  const issues = [{ path: 'task', message }];
+  return code === 'body_too_large'
+    ? new FloeError(code, `body: task: ${message}`, { ...details, row_index: rowIndex, issues })
+    : new FloeError('schema_violation', `body: task: ${message}`, { issues });
 }
 
 /** Throws when the template does not fit the rows of an endless source, of which those are tried that may differ in what they have. */
 async function checkEndless(context: RolloutContext, request: BatchStreamRequest): Promise<void> {
   const { source } = request;
+  const takeTurns = sharedTurns(context.clock, CHECK_MS_PER_TURN);
   for (const rowIndex of source.kind === 'environments' ? firstRows(source) : [0]) {
+    await takeTurns();
     const problem = await rowProblem(context, request, computedRow(source, rowIndex) ?? {}, rowIndex);
     if (problem === null) continue;
     const what = source.kind === 'environments' ? `row ${rowIndex} of its source` : 'the rows of an endless source';
-    throw new FloeError('schema_violation', `body: task: does not fit ${what}: ${problem}`, {
-      issues: [{ path: 'task', message: problem }],
-    });
+    throw refusedTemplate(problem, rowIndex, `does not fit ${what}: ${storedMessage(problem.message)}`);
   }
 }
 
@@ -215,7 +239,7 @@ export async function addRows(context: RolloutContext, batchId: string, added: B
       `the source of the batch stream ${batchId} is ${request.source.kind}, to which no rows can be added`,
     );
   }
-  const checked = await dataRows(context, batchId, request, added.rows);
+  const { rows: checked } = await dataRows(context, batchId, request, added.rows);
   const { rowCount, rows } = await runTransaction(context, async (transaction) => {
     const { batches } = transaction.tables;
     const current = await batches.lockStream(batchId);

@@ -4,7 +4,6 @@ import { fillTemplate } from '../../core/template.ts';
 import { type BatchStreamRequest, type TaskRequest, templateTaskSchema } from '../../schema/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { checkRequest } from '../tasks/submit.ts';
-import { storedMessage } from './stream-request.ts';
 
 /** A row of a data set: a JSON object. */
 export type RowFields = Readonly<Record<string, unknown>>;
@@ -17,7 +16,7 @@ const MAX_SEED = 2 ** 31 - 1;
 
 /**
  * Returns the task of a row: the stream's template with the fields of the row. Throws `schema_violation` for a placeholder whose field the row
- * does not have, and for a task that does not fit its schema.
+ * does not have, and for a task that does not fit its schema; and `body_too_large` for a task that may not be submitted.
  */
 export function taskOfRow({ task, purpose, order }: BatchStreamRequest, row: RowFields, rowIndex: number): TaskRequest {
   const filled = parseAs(templateTaskSchema, fillTemplate(task, 'row', row), 'task');
@@ -36,12 +35,12 @@ export async function rowProblem(
   request: BatchStreamRequest,
   row: RowFields,
   rowIndex: number,
-): Promise<string | null> {
+): Promise<FloeError | null> {
   try {
     await checkRequest(context, taskOfRow(request, row, rowIndex));
     return null;
   } catch (thrown) {
-    if (FloeError.is(thrown) && thrown.status < 500) return storedMessage(thrown.message);
+    if (FloeError.is(thrown) && thrown.status < 500) return thrown;
     throw thrown;
   }
 }

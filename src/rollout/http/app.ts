@@ -3,6 +3,7 @@ import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest }
 import { KIB, MIB } from '../../core/bytes.ts';
 import { ENVELOPE_TYPE } from '../../core/envelope.ts';
 import { FloeError } from '../../core/errors.ts';
+import { MAX_TASK_BYTES, MAX_TASK_VALUES } from '../../core/json-size.ts';
 import { parseAs, parseJson } from '../../core/parse.ts';
 import type { TlsMaterial } from '../../core/tls-files.ts';
 import { idSchema } from '../../schema/index.ts';
@@ -16,13 +17,8 @@ import type { Call, Handler, Handlers } from './handler.ts';
 import { permitPages } from './page-origins.ts';
 import { DeliveryBudget, hasBody, watchBody } from './request-bodies.ts';
 
-/** Maximum size of a JSON request body in bytes, which suffices for a task with its files. Deliveries of results have a separate limit. */
-const BODY_LIMIT_BYTES = 8 * MIB;
-/**
- * Maximum number of JSON values in a request body: four times as many as the heartbeat of the largest node has. Parsing a body of this many
- * empty objects takes 0.1 s.
- */
-const MAX_JSON_VALUES = 200_000;
+/** Maximum size of a JSON request body in bytes. Rows of data sets and results have separate limits. */
+const BODY_LIMIT_BYTES = MAX_TASK_BYTES;
 /** Maximum number of bytes of all headers of a request together. Clients of this API send less than one KiB. */
 const HEADER_LIMIT_BYTES = 16 * KIB;
 /** Interval at which Node's HTTP server checks for connections whose request takes too long. */
@@ -185,7 +181,7 @@ function bodyOf(route: RouteSpec, request: FastifyRequest): unknown {
     if (given !== route.rawBody) throw new FloeError('bad_request', `content-type must be ${route.rawBody}`);
     return bytes;
   }
-  return route.body === undefined ? undefined : parseAs(route.body, parseJson(bytes, MAX_JSON_VALUES), 'body');
+  return route.body === undefined ? undefined : parseAs(route.body, parseJson(bytes, MAX_TASK_VALUES), 'body');
 }
 
 /** Returns a signal that is aborted when the client closes the connection before the reply is complete. */

@@ -1,4 +1,5 @@
 import { FloeError } from '../../core/errors.ts';
+import { jsonSize, requireTaskSize } from '../../core/json-size.ts';
 import { parseAs } from '../../core/parse.ts';
 import { fillTemplate } from '../../core/template.ts';
 import { type TaskRequest, taskRequestSchema } from '../../schema/index.ts';
@@ -35,7 +36,8 @@ export type TranslatedJob = { readonly task: TaskRequest; readonly warnings: rea
 /**
  * Translates a job of ProRL Agent to a floe task. A job contains an instance (a problem to solve), which names its data source.
  * `handlers` contains a task template for each data source, or `*` for all others, which is filled in with fields of the instance. Throws `bad_request` for a data
- * source without a template, and `schema_violation` for fields that make no valid task.
+ * source without a template, `schema_violation` for fields that make no valid task, and `body_too_large` for fields that make one that is too
+ * large.
  */
 export function translateJob(handlers: Readonly<Record<string, ProrlHandler>>, job: ProrlProcess): TranslatedJob {
   const { instance } = job;
@@ -59,7 +61,10 @@ export function translateJob(handlers: Readonly<Record<string, ProrlHandler>>, j
     sampling: { ...(template.sampling as object | undefined), ...sampling },
     metadata: { ...(template.metadata as object | undefined), [METADATA_KEY]: identityOf(instance, source) },
   };
-  return { task: parseAs(taskRequestSchema, fields, `the task for data source ${source}`), warnings };
+  const subject = `the task for data source ${source}`;
+  // The fields that the job adds to the filled template count too.
+  requireTaskSize(jsonSize(fields), subject, 'instance');
+  return { task: parseAs(taskRequestSchema, fields, subject), warnings };
 }
 
 function samplingOf(params: Record<string, unknown>) {

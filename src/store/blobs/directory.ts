@@ -3,6 +3,7 @@ import { mkdir, open, opendir, readdir, readFile, rename, rm, stat, utimes } fro
 import { join } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import { PRIVATE_DIR_MODE, PRIVATE_FILE_MODE } from '../../core/private-file.ts';
 import type { BlobRef } from '../rows.ts';
 import { type BlobStore, intactBlob } from './blob-store.ts';
 
@@ -107,7 +108,7 @@ export class DirectoryBlobStore implements BlobStore {
   }
 
   private async prepare(): Promise<void> {
-    await mkdir(join(this.root, 'tmp'), { recursive: true });
+    await mkdir(join(this.root, 'tmp'), { recursive: true, mode: PRIVATE_DIR_MODE });
     await syncDirectory(this.root);
     for (const name of await readdir(join(this.root, 'tmp'))) {
       const path = join(this.root, 'tmp', name);
@@ -130,7 +131,7 @@ export class DirectoryBlobStore implements BlobStore {
     await this.ensureDirectory(directory);
     const temporary = join(this.root, 'tmp', `${ref}.${randomBytes(6).toString('hex')}`);
     try {
-      const file = await open(temporary, 'wx', 0o600);
+      const file = await open(temporary, 'wx', PRIVATE_FILE_MODE);
       try {
         await file.writeFile(bytes);
         await file.sync();
@@ -148,7 +149,7 @@ export class DirectoryBlobStore implements BlobStore {
 
   private async ensureDirectory(directory: string): Promise<void> {
     if (this.directories.has(directory)) return;
-    await mkdir(directory, { recursive: true });
+    await mkdir(directory, { recursive: true, mode: PRIVATE_DIR_MODE });
     await syncDirectory(this.root);
     this.directories.add(directory);
   }

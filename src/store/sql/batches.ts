@@ -1,4 +1,5 @@
 import { sql } from 'kysely';
+import { nextEventLoopTurn } from '../../core/promises.ts';
 import type {
   BatchDataRow,
   BatchDataRowPatch,
@@ -96,6 +97,8 @@ export class SqlBatches implements BatchTables {
 
   async addRows(rows: readonly BatchDataRow[]): Promise<void> {
     for (let from = 0; from < rows.length; from += INSERT_ROWS) {
+      // SQLite runs statements synchronously, and thousands of rows would block the event loop for seconds.
+      if (from > 0) await nextEventLoopTurn();
       await this.db
         .insertInto('batch_rows')
         .values(rows.slice(from, from + INSERT_ROWS))

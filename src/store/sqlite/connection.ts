@@ -3,6 +3,7 @@ import { dirname } from 'node:path';
 import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement } from 'kysely';
 import Libsql from 'libsql';
 import { FloeError } from '../../core/errors.ts';
+import { createPrivateFile, PRIVATE_DIR_MODE, restrictToOwner } from '../../core/private-file.ts';
 import { type Database, isAdHoc, type QueryBuilder } from '../sql/database.ts';
 import { checkFormat, ensureTables, readFormat, readFormatOfFile } from './schema.ts';
 
@@ -18,6 +19,9 @@ const BUSY_TIMEOUT_MS = 5_000;
  */
 const STATEMENT_CACHE_SIZE = 200;
 
+/** Suffixes of the files of a database. SQLite creates those beside the database with its mode. */
+const SUFFIXES = ['', '-wal', '-shm', '-journal'];
+
 export type SqliteConnection = {
   readonly kysely: QueryBuilder;
   readonly inTransaction: () => boolean;
@@ -25,10 +29,11 @@ export type SqliteConnection = {
 
 /**
  * Opens a database file for writing, with a write-ahead log and full sync, so that a commit survives a power failure. Creates the tables if
- * the database is empty. Throws `setup_failed` when the file cannot be used or has another format.
+ * the database is empty. Only the owner may read the files; those of an existing database that others may access are restricted, and `notify`
+ * is called with a notice. Throws `setup_failed` when the file cannot be used or has another format.
  */
-export function openConnection(path: string): SqliteConnection {
-  return connect(path, (raw) => {
+export function openConnection(path: string, notify: (notice: string) => void = () => {}): SqliteConnection {
+  return connect(path, notify, (raw) => {
     // The timeout is set first, because another server may be opening the same file.
     raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma synchronous = full; pragma foreign_keys = on`);
     checkFormat(readFormat(raw), path);
@@ -42,15 +47,24 @@ export function openConnection(path: string): SqliteConnection {
  * cannot be used.
  */
 export function openReader(path: string): SqliteConnection {
-  return connect(path, (raw) => raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma query_only = on`));
+  return connect(
+    path,
+    () => {},
+    (raw) => raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma query_only = on`),
+  );
 }
 
-function connect(path: string, prepare: (raw: Libsql.Database) => void): SqliteConnection {
+function connect(
+  path: string,
+  notify: (notice: string) => void,
+  prepare: (raw: Libsql.Database) => void,
+): SqliteConnection {
   let raw: Libsql.Database | null = null;
   try {
     if (path !== ':memory:') {
-      mkdirSync(dirname(path), { recursive: true });
+      mkdirSync(dirname(path), { recursive: true, mode: PRIVATE_DIR_MODE });
       checkFormat(readFormatOfFile(path), path);
+      keepPrivate(path, notify);
     }
     raw = new Libsql(path);
     prepare(raw);
@@ -65,6 +79,15 @@ function connect(path: string, prepare: (raw: Libsql.Database) => void): SqliteC
     kysely: new Kysely<Database>({ dialect: new SqliteDialect({ database: new CachingDatabase(opened) }) }),
     inTransaction: () => opened.inTransaction,
   };
+}
+
+/** Makes the database file, and with it the files that SQLite creates beside it, readable by its owner alone. */
+function keepPrivate(path: string, notify: (notice: string) => void): void {
+  createPrivateFile(path);
+  for (const suffix of SUFFIXES) {
+    const notice = restrictToOwner(`${path}${suffix}`);
+    if (notice !== null) notify(notice);
+  }
 }
 
 /** Database connection that keeps compiled statements for reuse, because compiling most statements takes longer than running them. */

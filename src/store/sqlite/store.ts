@@ -35,10 +35,10 @@ export class SqliteStore implements Store {
 
   /**
    * Opens a store. `path` is a file, which is created if it is missing, or `:memory:` for a database in memory. Throws `setup_failed` when
-   * the file cannot be used.
+   * the file cannot be used. `notify` is called with a notice when other users could access an existing file, which is then restricted.
    */
-  static open(path: string): SqliteStore {
-    const writer = openConnection(path);
+  static open(path: string, notify?: (notice: string) => void): SqliteStore {
+    const writer = openConnection(path, notify);
     return new SqliteStore(writer, path === ':memory:' ? null : openReader(path));
   }
 

@@ -1,5 +1,6 @@
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { MIB } from '../../../src/core/bytes.ts';
 import { FloeError } from '../../../src/core/errors.ts';
 import type { Lease, SessionView } from '../../../src/schema/index.ts';
 import type { Store } from '../../../src/store/index.ts';
@@ -12,7 +13,7 @@ const HANDLERS = {
     instruction: 'Solve: {{instance.problem}} ({{ instance.extra.level }})',
     timeout_seconds: 60,
     agent: { harness: 'shell', custom_shell: 'solve', env: { ANSWER: '{{instance.answer}}' } },
-    metadata: { tags: '{{instance.extra.tags}}' },
+    metadata: { tags: '{{instance.extra.tags}}', answer: '{{instance.answer}}' },
   },
 };
 const INSTANCE = {
@@ -128,6 +129,7 @@ describe('POST /process', () => {
   it.each([
     ['bad_request', 400, { data_source: 'unknown' }],
     ['schema_violation', 422, { problem: undefined }],
+    ['body_too_large', 413, { answer: 'x'.repeat(5 * MIB) }],
   ])('is refused with %s for an instance that makes no task', async (code, status, fields) => {
     const reply = await process({ instance: { ...INSTANCE, ...fields } });
     expect(reply).toMatchObject({ status, body: { error: { code } } });
