@@ -4,6 +4,7 @@ import { type Backoff, jitteredBackoffMs } from '../core/backoff.ts';
 import { type Clock, sleep, systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { type RandomSource, systemRandom } from '../core/random.ts';
+import { wellFormedJson } from '../core/well-formed.ts';
 import type { Turn } from '../tools/conversation.ts';
 import { callHeaders, chatBody, replyError, turnOf } from './chat-api.ts';
 import type { Model, ModelRequest } from './model.ts';
@@ -74,7 +75,7 @@ class OpenaiModel implements HttpModel {
   }
 
   async ask(request: ModelRequest, signal: AbortSignal): Promise<Turn> {
-    const body = JSON.stringify(chatBody(request, this.options.model));
+    const body = wellFormedJson(chatBody(request, this.options.model));
     const headers = callHeaders(request);
     for (let attempt = 1; ; attempt++) {
       signal.throwIfAborted();

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { type Clock, sleep, systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
+import { wellFormedJson } from '../core/well-formed.ts';
 import { callHeaders, chatBody, replyError, turnOf } from './chat-api.ts';
 import type { Model } from './model.ts';
 
@@ -20,7 +21,7 @@ export function mailboxModel(dir: string, model: string, clock: Clock = systemCl
       const name = newId('call', clock).replace('_', '-');
       const body = { ...chatBody(request, model), extra_headers: callHeaders(request) };
       const path = join(dir, 'requests', name);
-      await writeRequest(path, JSON.stringify(body));
+      await writeRequest(path, wellFormedJson(body));
       const answer = join(dir, 'replies', name);
       for (;;) {
         if (existsSync(`${answer}.json`)) return turnOf(await take(`${answer}.json`), name);

@@ -3,20 +3,15 @@ import type { Content } from '../schema/index.ts';
 /** Maximum number of characters of text that an agent sees of one call. */
 const DEFAULT_CHARS = 32_768;
 
-/** Leaves out the middle of each text that is longer than `maxChars`, and says so in its place. Images stay as they are. */
+/** Leaves out the middle of each text that is longer than `maxChars`, and says so in its place. Images stay as they are. Lone surrogates become U+FFFD. */
 export function cutContent(content: Content, maxChars = DEFAULT_CHARS): Content {
   if (typeof content === 'string') return cutText(content, maxChars);
   return content.map((part) => (part.type === 'text' ? { ...part, text: cutText(part.text, maxChars) } : part));
 }
 
 function cutText(text: string, maxChars: number): string {
-  if (text.length <= maxChars) return wellFormed(text);
+  if (text.length <= maxChars) return text.toWellFormed();
   const half = Math.floor(maxChars / 2);
   const note = `\n[${text.length - 2 * half} characters in the middle are left out]\n`;
-  return wellFormed(`${text.slice(0, half)}${note}${text.slice(text.length - half)}`);
-}
-
-/** Replaces halves of surrogate pairs, which UTF-8 cannot express. */
-function wellFormed(text: string): string {
-  return Buffer.from(text).toString();
+  return `${text.slice(0, half)}${note}${text.slice(text.length - half)}`.toWellFormed();
 }

@@ -1,3 +1,4 @@
+import { wellFormed, wellFormedCalls } from '../core/well-formed.ts';
 import type { AssistantMessage, ChatMessage, ChatTool, Content, ContentPart, ToolChoice } from '../schema/index.ts';
 
 /** Separator that joins the text parts of one message. Engines use the same separator for chat templates that accept only strings. */
@@ -69,11 +70,12 @@ export class Conversation {
   }
 
   /**
-   * Adds an assistant message. `completionId` is the completion id that the client returned with the message, in a signature or an item id;
+   * Adds an assistant message, with U+FFFD in place of lone surrogates that the arguments of its calls escape. `completionId` is the completion id that the client returned with the message, in a signature or an item id;
    * `null` when it returned none.
    */
-  assistant(message: AssistantMessage, completionId: string | null = null): void {
+  assistant(received: AssistantMessage, completionId: string | null = null): void {
     this.flushToolImages();
+    const message = wellFormedCalls(received);
     this.messages.push(message);
     if (completionId !== null) this.claimedCompletions.set(message, completionId);
     this.isUserMessageOpen = false;
@@ -145,12 +147,12 @@ export class Conversation {
   }
 }
 
-/** Normalises messages that are already in the canonical form, as those of a request over HTTP are. */
+/** Normalises messages that are already in the canonical form, as those of a request over HTTP are. Lone surrogates become U+FFFD. */
 export function normalised(
   messages: readonly ChatMessage[],
 ): Pick<ReturnType<Conversation['finish']>, 'messages' | 'adjusted'> {
   const conversation = new Conversation();
-  for (const message of messages) {
+  for (const message of wellFormed(messages)) {
     if (message.role === 'assistant') {
       conversation.assistant(message);
       continue;

@@ -146,25 +146,22 @@ export type StreamEnd = {
 };
 
 /**
- * Encoder of one streamed reply. Callers call `start` once, `delta` any number of times, then `end` once; each returns the text to send,
- * which may be empty. The deltas together form the message that is passed to `end`.
+ * Encoder of one streamed reply. Callers call `start` once, `delta` and `heartbeat` any number of times, then `end` or `fail` once; each
+ * returns the text to send, which may be empty. The deltas together form the message that is passed to `end`. All that one encoder returns
+ * has the ids, the model and the time of its reply, because clients merge the pieces of a stream by them.
  */
 export interface ReplyStream {
   start(): string;
   delta(delta: ReplyDelta): string;
+  /** Returns text that resets the idle timer of the client and has no other effect. It is never empty. */
+  heartbeat(): string;
   end(reply: CanonicalReply): StreamEnd;
-}
-
-export type StreamFraming = {
-  readonly contentType: string;
-  /** Text that resets the idle timer of the client and has no other effect. It may be sent at any time before the end of the stream. */
-  readonly heartbeat: string;
   /**
-   * Set when clients require that the first event is the one that starts the reply. This event is then sent in place of the first
-   * heartbeat.
+   * Encodes an error that ends the stream. Text that was held back is dropped. May be called without `start`, because some clients retry a
+   * call only when the error is the first event.
    */
-  readonly startsFirst?: boolean;
-};
+  fail(error: FloeError): string;
+}
 
 /**
  * One wire format that harnesses use. All functions are pure: they do no I/O, read no clock, and return the same result for the same
@@ -180,7 +177,8 @@ export interface Dialect {
   encodeReply(reply: CanonicalReply, request: CanonicalRequest): string;
   /** Makes an encoder that encodes a reply as a stream. */
   openStream(head: ReplyHead, request: CanonicalRequest): ReplyStream;
-  framing(request: CanonicalRequest): StreamFraming;
+  /** Returns the content type of a streamed reply. */
+  streamType(request: CanonicalRequest): string;
   /** Encodes the list of models, which contains only `model`. `maxModelLen` is the context window in tokens, `null` when unknown. */
   encodeModels(model: string, maxModelLen: number | null): string;
   /** Encodes the description of `model`. `maxModelLen` is the context window in tokens, `null` when unknown. */
@@ -189,8 +187,6 @@ export interface Dialect {
   encodeCount(tokens: number): string;
   /** Encodes an error as the HTTP response that clients of this dialect expect. */
   encodeError(error: FloeError): { readonly status: number; readonly body: string };
-  /** Encodes an error inside a stream that has already started. */
-  encodeStreamError(error: FloeError, request: CanonicalRequest): string;
 }
 
 /** Makes a request context that contains only headers and the rules that label the call. All other parts are in the body. */

@@ -68,7 +68,8 @@ export function decodeThoughtSignature(signature: string): OpaqueText | null {
   if (end < 0 || !json.startsWith('"')) return null;
   try {
     const text: unknown = JSON.parse(json);
-    return typeof text === 'string' ? { completionId: completionIdOf(decoded.slice(0, end)), text } : null;
+    if (typeof text !== 'string') return null;
+    return { completionId: completionIdOf(decoded.slice(0, end)), text: text.toWellFormed() };
   } catch {
     // The field is truncated or forged, so floe did not make it.
     return null;

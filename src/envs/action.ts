@@ -170,12 +170,7 @@ function quoted(text: string): string {
 /** Returns the beginning of a text that may contain a model's text, as valid Unicode. */
 function excerpt(text: string, maxChars: number): string {
   const short = text.length > maxChars ? `${text.slice(0, maxChars)}…` : text;
-  return wellFormed(short);
-}
-
-/** Returns a text with U+FFFD in place of lone surrogates, which are not valid Unicode. */
-export function wellFormed(text: string): string {
-  return text.replaceAll(/\p{Surrogate}/gu, '\ufffd');
+  return short.toWellFormed();
 }
 
 /** Returns the reply with which a player plays an action. `index` is its number in the episode, by which its tool call is named. */

@@ -3,19 +3,7 @@
  * variables in their configuration.
  */
 import { stringify } from 'smol-toml';
-
-/** Matches a lone half of a surrogate pair, which UTF-8 cannot represent. */
-const LONE_SURROGATE = /\p{Surrogate}/gu;
-
-/** Replaces every lone surrogate in the strings and keys of a JSON value by U+FFFD. */
-function wellFormed(value: unknown): unknown {
-  if (typeof value === 'string') return value.replaceAll(LONE_SURROGATE, '\ufffd');
-  if (Array.isArray(value)) return value.map(wellFormed);
-  if (typeof value !== 'object' || value === null) return value;
-  return Object.fromEntries(
-    Object.entries(value).map(([key, part]) => [key.replaceAll(LONE_SURROGATE, '\ufffd'), wellFormed(part)]),
-  );
-}
+import { wellFormed } from '../core/well-formed.ts';
 
 /** A value in a TOML configuration file. */
 type TomlValue = string | number | boolean | readonly string[] | TomlTable;

@@ -156,24 +156,3 @@ function imagesOf(trace: Trace, row: SetRow): ImageFile[] {
     path,
   }));
 }
-
-/** Matches half of a surrogate pair as JSON.stringify writes it, and a backslash of a text that such letters follow. */
-const SURROGATE_ESCAPE = /\\ud[89a-f]/;
-
-/**
- * Returns a record as JSON. Halves of surrogate pairs become U+FFFD, because no tokenizer has them, and a single one makes readers that
- * require valid Unicode refuse the whole file.
- */
-export function recordText(record: object): string {
-  const text = JSON.stringify(record);
-  return SURROGATE_ESCAPE.test(text) ? JSON.stringify(wellFormed(record)) : text;
-}
-
-function wellFormed(value: unknown): unknown {
-  if (typeof value === 'string') return value.replaceAll(/\p{Surrogate}/gu, '\ufffd');
-  if (typeof value !== 'object' || value === null) return value;
-  if (Array.isArray(value)) return typeof value[0] === 'number' ? value : value.map(wellFormed);
-  return Object.fromEntries(
-    Object.entries(value).map(([key, member]) => [wellFormed(key) as string, wellFormed(member)]),
-  );
-}

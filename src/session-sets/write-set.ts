@@ -1,4 +1,5 @@
 import { FloeError } from '../core/errors.ts';
+import { wellFormedJson } from '../core/well-formed.ts';
 import { type Condition, isAccepted } from '../generation/acceptance-conditions.ts';
 import { AcceptanceTable } from './acceptance.ts';
 import { atifFiles } from './atif.ts';
@@ -7,7 +8,6 @@ import {
   type JudgedRow,
   preferenceRecords,
   type RecordMaker,
-  recordText,
   sftRecords,
   shareGptRecords,
   verifierRecords,
@@ -154,7 +154,7 @@ class SetWriter {
       for (const { row } of group) await this.writeAtif(split, row);
     } else {
       for (const record of this.recordMaker(format)(group)) {
-        await this.lines.write(split, recordText(record));
+        await this.lines.write(split, wellFormedJson(record));
         this.count(split);
       }
     }
@@ -163,7 +163,7 @@ class SetWriter {
   private async writeAtif(split: string, row: SetRow): Promise<void> {
     for (const { name, trajectory } of atifFiles(row)) {
       const path = `data/${split}/${name}`;
-      await this.folder.write(path, `${recordText(trajectory)}\n`, 1);
+      await this.folder.write(path, `${wellFormedJson(trajectory)}\n`, 1);
       await this.folder.close(path);
       this.count(split);
     }

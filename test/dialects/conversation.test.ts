@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { MIB } from '../../src/core/bytes.ts';
 import { Conversation, normalised } from '../../src/dialects/conversation.ts';
 import { plainContext } from '../../src/dialects/dialect.ts';
+import { decodeThoughtSignature, encodeThoughtSignature } from '../../src/dialects/opaque-fields.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
 import type { ChatMessage } from '../../src/schema/index.ts';
 
@@ -53,5 +54,11 @@ describe('messages of a call without HTTP', () => {
       { role: 'user', content: [image] },
     ]);
     expect(adjusted).toContain('image of a tool result moved to a user message');
+  });
+});
+
+describe('a signature of thinking', () => {
+  it('is decoded as valid Unicode', () => {
+    expect(decodeThoughtSignature(encodeThoughtSignature('cpl_1', 'Hm \ud83d'))?.text).toBe('Hm \ufffd');
   });
 });

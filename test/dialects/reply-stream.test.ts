@@ -187,12 +187,13 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
       const error = new FloeError(code, 'why\n\ndata: {}\n\n');
       const { status, body } = dialect.encodeError(error);
       expect(status).toBe(error.status === 422 ? 400 : error.status);
-      const [inStream, ...others] = eventsIn(dialect.encodeStreamError(error, requestFor(dialect)));
+      const [inStream, ...others] = eventsIn(dialect.openStream(head, requestFor(dialect)).fail(error));
       const shape = { message: error.message, type: expect.stringMatching(/^[a-z_]+_error$|^request_too_large$/) };
       const expected =
         name === 'anthropic' ? { type: 'error', error: shape } : { error: { ...shape, param: null, code } };
       expect(JSON.parse(body)).toEqual(expected);
-      expect(JSON.parse(inStream?.data ?? '')).toEqual(expected);
+      const own = name === 'anthropic' ? {} : { id: 'cpl_1', object: 'chat.completion.chunk', created: 0, model: 'm' };
+      expect(JSON.parse(inStream?.data ?? '')).toEqual({ ...own, ...expected });
       expect([inStream?.name, others.map(({ data }) => data)]).toEqual(
         name === 'anthropic' ? ['error', []] : [null, ['[DONE]']],
       );

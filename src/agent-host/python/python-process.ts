@@ -9,6 +9,7 @@ import { lastOutput } from '../../core/last-output.ts';
 import { packageRoot } from '../../core/package-root.ts';
 import { parseJson } from '../../core/parse.ts';
 import { Semaphore } from '../../core/semaphore.ts';
+import { wellFormedJson } from '../../core/well-formed.ts';
 import { LineReader } from './line-reader.ts';
 import type { PythonPlugin } from './python-plugin.ts';
 
@@ -326,7 +327,7 @@ export class PythonProcess {
 
   private send(message: object): void {
     if (this.failure === null && this.child.stdin?.writable === true) {
-      this.child.stdin.write(`${JSON.stringify(message)}\n`);
+      this.child.stdin.write(`${wellFormedJson(message)}\n`);
     }
   }
 

@@ -1,9 +1,9 @@
+import type { FloeError } from '../../core/errors.ts';
 import type { ReplyDelta } from '../../core/reply.ts';
 import type { CanonicalReply, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
 import { typedEvent } from '../reply-stream.ts';
+import { errorObject } from './errors.ts';
 import { stopOf, usageOf } from './reply.ts';
-
-export const MESSAGES_HEARTBEAT = typedEvent('ping', {});
 
 export function openMessagesStream(head: ReplyHead): ReplyStream {
   return new MessagesStream(head);
@@ -53,6 +53,14 @@ class MessagesStream implements ReplyStream {
     if (this.held === null) return events;
     this.held += events;
     return '';
+  }
+
+  heartbeat(): string {
+    return typedEvent('ping', {});
+  }
+
+  fail(error: FloeError): string {
+    return `event: error\ndata: ${JSON.stringify(errorObject(error))}\n\n`;
   }
 
   end(reply: CanonicalReply): StreamEnd {

@@ -63,7 +63,7 @@ export class PartWriter {
  * The part that is sent for a reply without content. A response without parts makes `@google/genai` drop the reply from its history. A
  * part with an empty text avoids this, and neither `@google/genai` nor Gemini CLI displays it.
  */
-export const EMPTY_PART = '{"text":""}';
+const EMPTY_PART = '{"text":""}';
 
 /** Encodes one GenerateContentResponse. `end` is the complete reply when this is its last response, otherwise `null`. */
 export function responseJson(head: ReplyHead, parts: readonly string[], end: CanonicalReply | null): string {

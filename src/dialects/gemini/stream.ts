@@ -1,14 +1,12 @@
+import type { FloeError } from '../../core/errors.ts';
 import type { ReplyDelta } from '../../core/reply.ts';
-import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd, StreamFraming } from '../dialect.ts';
+import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
 import { EVENT_STREAM } from '../reply-stream.ts';
-import { EMPTY_PART, PartWriter, responseJson } from './reply.ts';
+import { errorJson } from './errors.ts';
+import { PartWriter, responseJson } from './reply.ts';
 
-/** Text that keeps the connection alive: a response with an empty part, because Gemini CLI cannot parse SSE comments. */
-const HEARTBEAT = `data: {"candidates":[{"content":{"parts":[${EMPTY_PART}],"role":"model"},"index":0}]}\n\n`;
-
-export function generateFraming({ streamAsArray }: CanonicalRequest): StreamFraming {
-  if (streamAsArray === true) return { contentType: 'application/json; charset=utf-8', heartbeat: '\n' };
-  return { contentType: EVENT_STREAM, heartbeat: HEARTBEAT };
+export function generateStreamType({ streamAsArray }: CanonicalRequest): string {
+  return streamAsArray === true ? 'application/json; charset=utf-8' : EVENT_STREAM;
 }
 
 export function openGenerateStream(head: ReplyHead, { streamAsArray }: CanonicalRequest): ReplyStream {
@@ -51,6 +49,11 @@ class ResponseSplitter {
     return responseJson(this.head, [...this.closeCall(), ...this.writer.finish()], reply);
   }
 
+  /** Returns a response without content. */
+  empty(): string {
+    return responseJson(this.head, [], null);
+  }
+
   private closeCall(): string[] {
     if (this.call === null) return [];
     const part = this.writer.call(this.call);
@@ -85,6 +88,20 @@ class EventStream implements ReplyStream {
     if (this.held === null) return events;
     this.held += events;
     return '';
+  }
+
+  /** Returns a response with an empty part, because Gemini CLI cannot parse SSE comments. */
+  heartbeat(): string {
+    return eventOf(this.splitter.empty());
+  }
+
+  /**
+   * Encodes an error as plain JSON, even in a stream of server-sent events. `@google/genai` up to 2.21, which Gemini CLI and pi use,
+   * detects an error only in a piece of the response that is JSON by itself. It reads an event that contains an error as a response without
+   * candidates.
+   */
+  fail(error: FloeError): string {
+    return errorJson(error);
   }
 
   end(reply: CanonicalReply): StreamEnd {
@@ -124,6 +141,14 @@ class ArrayStream implements ReplyStream {
   delta(delta: ReplyDelta): string {
     this.responses.push(...this.splitter.delta(delta));
     return '';
+  }
+
+  heartbeat(): string {
+    return '\n';
+  }
+
+  fail(error: FloeError): string {
+    return `[${errorJson(error)}]`;
   }
 
   end(reply: CanonicalReply): StreamEnd {

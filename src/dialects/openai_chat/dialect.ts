@@ -1,9 +1,9 @@
 import type { Dialect } from '../dialect.ts';
 import { clientStatus, openaiErrorObject } from '../errors.ts';
-import { dataEvent, EVENT_STREAM } from '../reply-stream.ts';
+import { EVENT_STREAM } from '../reply-stream.ts';
 import { encodeChatReply } from './reply.ts';
 import { parseChatRequest } from './request.ts';
-import { CHAT_HEARTBEAT, END_OF_STREAM, openChatStream } from './stream.ts';
+import { openChatStream } from './stream.ts';
 
 /** The dialect of OpenAI's Chat Completions API. Clients use base URLs with and without `/v1`, so both forms of each path are served. */
 export const openaiChat: Dialect = {
@@ -20,12 +20,11 @@ export const openaiChat: Dialect = {
   parseCount: parseChatRequest,
   encodeReply: encodeChatReply,
   openStream: openChatStream,
-  framing: () => ({ contentType: EVENT_STREAM, heartbeat: CHAT_HEARTBEAT }),
+  streamType: () => EVENT_STREAM,
   encodeModels: (model, maxModelLen) => JSON.stringify({ object: 'list', data: [modelObject(model, maxModelLen)] }),
   encodeModel: (model, maxModelLen) => JSON.stringify(modelObject(model, maxModelLen)),
   encodeCount: (tokens) => JSON.stringify({ input_tokens: tokens }),
   encodeError: (error) => ({ status: clientStatus(error), body: JSON.stringify(openaiErrorObject(error)) }),
-  encodeStreamError: (error) => `${dataEvent(openaiErrorObject(error))}${END_OF_STREAM}`,
 };
 
 function modelObject(model: string, maxModelLen: number | null): object {

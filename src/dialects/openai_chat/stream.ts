@@ -1,19 +1,12 @@
+import type { FloeError } from '../../core/errors.ts';
 import type { ReplyDelta } from '../../core/reply.ts';
 import { customInput, isCustomTool } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
+import { openaiErrorObject } from '../errors.ts';
 import { dataEvent } from '../reply-stream.ts';
 import { finishOf, headOf, usageOf } from './reply.ts';
 
-export const END_OF_STREAM = 'data: [DONE]\n\n';
-
-/** Text that keeps the connection alive: a chunk without content, because SSE comments do not reset the idle timer of every client. */
-export const CHAT_HEARTBEAT = dataEvent({
-  id: 'heartbeat',
-  object: 'chat.completion.chunk',
-  created: 0,
-  model: '',
-  choices: [{ index: 0, delta: {}, finish_reason: null }],
-});
+const END_OF_STREAM = 'data: [DONE]\n\n';
 
 export function openChatStream(head: ReplyHead, request: CanonicalRequest): ReplyStream {
   return new ChatStream(head, request);
@@ -67,6 +60,16 @@ class ChatStream implements ReplyStream {
         this.custom.text += delta.text;
         return '';
     }
+  }
+
+  /** Returns a chunk without content, because SSE comments do not reset the idle timer of every client. */
+  heartbeat(): string {
+    return this.chunk({});
+  }
+
+  /** Encodes an error without `choices`, because some clients take an object with this field for a chunk and ignore the error. */
+  fail(error: FloeError): string {
+    return dataEvent({ ...this.base, ...openaiErrorObject(error) }) + END_OF_STREAM;
   }
 
   end(reply: CanonicalReply): StreamEnd {

@@ -45,6 +45,15 @@ export function finishedResponse(reply: CanonicalReply, request: CanonicalReques
   };
 }
 
+/** Makes the response object of a reply that failed. */
+export function failedResponse(
+  head: ReplyHead,
+  request: CanonicalRequest,
+  error: { readonly code: string; readonly message: string },
+): object {
+  return { ...openResponse(head, request), status: 'failed', error };
+}
+
 function wireToolChoice(choice: ToolChoice | null, request: CanonicalRequest): unknown {
   if (choice === null || typeof choice === 'string') return choice ?? 'auto';
   const { name } = choice.function;

@@ -1,6 +1,8 @@
+import type { FloeError } from '../../core/errors.ts';
 import type { ReplyDelta } from '../../core/reply.ts';
 import { customInput, isCustomTool } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
+import { clientStatus, isContextOverflow, OPENAI_OVERFLOW_CODE } from '../errors.ts';
 import { typedEvent } from '../reply-stream.ts';
 import { itemId } from './identifiers.ts';
 import {
@@ -8,6 +10,7 @@ import {
   callItem,
   callItemId,
   compactionItem,
+  failedResponse,
   finishedResponse,
   type ItemStatus,
   isTruncated,
@@ -18,22 +21,58 @@ import {
   textPart,
 } from './reply.ts';
 
-/**
- * Text that keeps the connection alive. It is an event, because SSE comments do not reset Codex's idle timer. Clients either handle events
- * of type `keepalive` or ignore them.
- */
-export const RESPONSES_HEARTBEAT = typedEvent('keepalive', { sequence_number: 0 });
-
 export function openResponsesStream(head: ReplyHead, request: CanonicalRequest): ReplyStream {
   return request.replyShape?.compaction ? new CompactionStream(head, request) : new ItemStream(head, request);
 }
 
-/** Encodes server-sent events and numbers them from 0. */
+/** Encodes server-sent events and numbers them from 0 in the order in which they are sent. */
 class EventEncoder {
   private next = 0;
+  /** Events that are held back; `null` until {@link hold} is called. They are numbered when they are released. */
+  private held: { readonly type: string; readonly data: object }[] | null = null;
 
+  /** Encodes an event. Returns an empty string when events are held back. */
   encode(type: string, data: object): string {
-    return typedEvent(`response.${type}`, { sequence_number: this.next++, ...data });
+    if (this.held === null) return this.event(`response.${type}`, data);
+    this.held.push({ type, data });
+    return '';
+  }
+
+  /** Holds back the events that follow, until {@link release}. */
+  hold(): void {
+    this.held ??= [];
+  }
+
+  /** Returns the events that were held back. */
+  release(): string {
+    const held = this.held ?? [];
+    this.held = null;
+    return held.map(({ type, data }) => this.encode(type, data)).join('');
+  }
+
+  /**
+   * Encodes a heartbeat. It is an event, because SSE comments do not reset Codex's idle timer. Clients either handle events of type
+   * `keepalive` or ignore them.
+   */
+  heartbeat(): string {
+    return this.event('keepalive', {});
+  }
+
+  /**
+   * Encodes an error as two events, `error` and `response.failed`, because each client handles only one of them: Codex, for example, reads
+   * only `response.failed`. The fields of the `error` event are at its top level, as the API documents it. If they were inside an `error`
+   * object, the official SDK would throw before a client such as pi could read the code that decides whether to retry. The events that
+   * start the reply come first, because the official client's accumulator fails on any event before them.
+   */
+  fail(error: FloeError, head: ReplyHead, request: CanonicalRequest): string {
+    const { message } = error;
+    const code = failureCode(error);
+    const started = this.next === 0 ? this.start(head, request) : '';
+    return (
+      started +
+      this.event('error', { code, message, param: null }) +
+      this.event('response.failed', { response: failedResponse(head, request, { code, message }) })
+    );
   }
 
   start(head: ReplyHead, request: CanonicalRequest): string {
@@ -44,6 +83,18 @@ class EventEncoder {
   end(reply: CanonicalReply, request: CanonicalRequest): string {
     return this.encode(isTruncated(reply) ? 'incomplete' : 'completed', { response: finishedResponse(reply, request) });
   }
+
+  private event(type: string, data: object): string {
+    return typedEvent(type, { sequence_number: this.next++, ...data });
+  }
+}
+
+/** Converts an error to one of the codes that clients handle. Clients decide by the code whether to retry a failed stream. */
+function failureCode(error: FloeError): string {
+  if (isContextOverflow(error)) return OPENAI_OVERFLOW_CODE;
+  const status = clientStatus(error);
+  if (status === 429) return 'rate_limit_exceeded';
+  return status < 500 ? 'invalid_prompt' : 'server_error';
 }
 
 type OpenItem =
@@ -62,8 +113,6 @@ class ItemStream implements ReplyStream {
   private readonly events = new EventEncoder();
   private index = -1;
   private open: OpenItem | null = null;
-  /** Events that are held back and sent with the end of the reply; `null` until the first tool call is closed. */
-  private held: string | null = null;
 
   constructor(head: ReplyHead, request: CanonicalRequest) {
     this.head = head;
@@ -77,30 +126,28 @@ class ItemStream implements ReplyStream {
   delta(delta: ReplyDelta): string {
     switch (delta.kind) {
       case 'reasoning':
-        return this.sendOrHold(this.enterReasoning() + this.reasoningDelta(delta.text));
+        return this.enterReasoning() + this.reasoningDelta(delta.text);
       case 'text':
-        return this.sendOrHold(this.enterText() + this.textDelta(delta.text));
+        return this.enterText() + this.textDelta(delta.text);
       case 'call':
-        return this.close('completed') + this.sendOrHold(this.enterCall(delta));
+        return this.close('completed') + this.enterCall(delta);
       case 'arguments':
-        return this.sendOrHold(this.argumentsDelta(delta.text));
+        return this.argumentsDelta(delta.text);
     }
   }
 
   end(reply: CanonicalReply): StreamEnd {
-    const empty = this.index < 0 ? this.sendOrHold(this.enterText()) : '';
+    const empty = this.index < 0 ? this.enterText() : '';
     const body = empty + this.close(lastStatus(reply));
-    return { body, end: (this.held ?? '') + this.events.end(reply, this.request) };
+    return { body, end: this.events.release() + this.events.end(reply, this.request) };
   }
 
-  /**
-   * Returns the text to send. After the first tool call was closed, it stores the text for the end of the reply and returns an empty
-   * string.
-   */
-  private sendOrHold(text: string): string {
-    if (this.held === null) return text;
-    this.held += text;
-    return '';
+  heartbeat(): string {
+    return this.events.heartbeat();
+  }
+
+  fail(error: FloeError): string {
+    return this.events.fail(error, this.head, this.request);
   }
 
   private enterReasoning(): string {
@@ -169,12 +216,12 @@ class ItemStream implements ReplyStream {
     this.open = null;
     switch (open.kind) {
       case 'reasoning':
-        return this.sendOrHold(this.reasoningDone(open.text));
+        return this.reasoningDone(open.text);
       case 'text':
-        return this.sendOrHold(this.textDone(open.text, status));
+        return this.textDone(open.text, status);
       case 'call':
-        this.held ??= '';
-        return this.sendOrHold(this.callDone(open.call, open.text, status));
+        this.events.hold();
+        return this.callDone(open.call, open.text, status);
     }
   }
 
@@ -244,6 +291,14 @@ class CompactionStream implements ReplyStream {
 
   delta(): string {
     return '';
+  }
+
+  heartbeat(): string {
+    return this.events.heartbeat();
+  }
+
+  fail(error: FloeError): string {
+    return this.events.fail(error, this.head, this.request);
   }
 
   end(reply: CanonicalReply): StreamEnd {

@@ -5,6 +5,7 @@ import { MIB } from '../../core/bytes.ts';
 import { systemClock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs, parseJson } from '../../core/parse.ts';
+import { wellFormedJson } from '../../core/well-formed.ts';
 import { authorization, type RemoteService, serverFailed, worldFailed } from './service.ts';
 
 /** Maximum size of an answer in bytes. */
@@ -101,7 +102,7 @@ export class RemoteHttp {
         ...(body === undefined ? {} : { 'content-type': 'application/json' }),
         ...headers,
       },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(body === undefined ? {} : { body: wellFormedJson(body) }),
       signal,
       // The signal limits the time.
       headersTimeout: 0,

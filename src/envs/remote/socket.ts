@@ -4,6 +4,7 @@ import { abortAfter, onAbort } from '../../core/abort.ts';
 import { type Clock, systemClock } from '../../core/clock.ts';
 import type { FloeError } from '../../core/errors.ts';
 import { parseJson } from '../../core/parse.ts';
+import { wellFormedJson } from '../../core/well-formed.ts';
 import { MAX_ANSWER_BYTES } from './http.ts';
 import { authorization, type RemoteService, serverFailed } from './service.ts';
 
@@ -88,7 +89,7 @@ export class RemoteSocket {
     const answer = new Promise<unknown>((resolve, reject) => {
       this.waiter = { resolve, reject };
     });
-    this.socket.send(JSON.stringify(message));
+    this.socket.send(wellFormedJson(message));
     return this.within(answer, timeoutMs, 'did not answer');
   }
 

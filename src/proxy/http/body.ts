@@ -6,6 +6,7 @@ import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { parseJson } from '../../core/parse.ts';
 import { Semaphore } from '../../core/semaphore.ts';
+import { mayEscapeSurrogates, wellFormed } from '../../core/well-formed.ts';
 import { quoted } from '../session/request-limits.ts';
 import { unpackZstd } from './zstd.ts';
 
@@ -122,9 +123,13 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
   });
 }
 
-/** Parses the body as JSON. Throws `malformed_json`, or `body_too_large` when it has more than {@link MAX_BODY_VALUES} values. */
+/**
+ * Parses the body as JSON, with U+FFFD in place of lone surrogates, which engines refuse. Throws `malformed_json`, or `body_too_large` when
+ * it has more than {@link MAX_BODY_VALUES} values.
+ */
 export function parseBody(body: Buffer): unknown {
-  return parseJson(body, MAX_BODY_VALUES);
+  const value = parseJson(body, MAX_BODY_VALUES);
+  return mayEscapeSurrogates(body) ? wellFormed(value) : value;
 }
 
 type Unpack = (packed: Buffer) => Promise<Buffer>;

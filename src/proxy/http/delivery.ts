@@ -1,13 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, type FloeError } from '../../core/errors.ts';
-import type {
-  CanonicalReply,
-  CanonicalRequest,
-  ReplyHead,
-  ReplyStream,
-  StreamFraming,
-} from '../../dialects/dialect.ts';
+import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream } from '../../dialects/dialect.ts';
 import { SentDeltas } from '../../dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
@@ -122,7 +116,6 @@ export class StreamWriter {
   private readonly parts: CallParts;
   private readonly clock: Clock;
   private readonly heartbeatMs: number;
-  private readonly framing: StreamFraming;
   private readonly sent = new SentDeltas();
   private stream: ReplyStream | null = null;
   private lastWriteMs = 0;
@@ -133,7 +126,6 @@ export class StreamWriter {
     this.parts = parts;
     this.clock = clock;
     this.heartbeatMs = heartbeatMs;
-    this.framing = parts.dialect.framing(parts.request);
     this.cancelTimer = clock.schedule(HEADERS_HOLD_MS, () => {
       this.writeHeaders();
       response.flushHeaders();
@@ -164,14 +156,16 @@ export class StreamWriter {
    */
   finish(reply: CanonicalReply): void {
     const rest = this.unsentText(reply.message, reply);
-    const { body, end } = (this.stream as ReplyStream).end(reply);
+    const { body, end } = this.opened(reply).stream.end(reply);
     if (!this.response.headersSent) this.writeHeaders();
     this.response.end(rest + body + end);
   }
 
   /** Ends the stream with an error in the dialect's form. May be called only after the headers were sent. */
   fail(error: FloeError): void {
-    this.response.end(this.parts.dialect.encodeStreamError(error, this.parts.request));
+    const { dialect, request } = this.parts;
+    const stream = this.stream ?? dialect.openStream(this.head(null), request);
+    this.response.end(stream.fail(error));
   }
 
   /** Stops the heartbeats. May be called more than once. */
@@ -186,30 +180,35 @@ export class StreamWriter {
 
   private unsentText(message: AssistantMessage, head: ReplyHead): string {
     const deltas = this.sent.missingFrom(message);
-    let text = '';
-    if (this.stream === null) {
-      this.stream = this.open(head);
-      text = this.stream.start();
-    }
+    const { stream, started } = this.opened(head);
+    let text = started;
     for (const delta of deltas) {
       this.sent.add(delta);
-      text += this.stream.delta(delta);
+      text += stream.delta(delta);
     }
     return text;
   }
 
-  private open(head: ReplyHead): ReplyStream {
-    return this.parts.dialect.openStream(head, this.parts.request);
+  /** Returns the encoder of the reply. `started` is the text that starts the reply, which is empty when it was returned before. */
+  private opened(head: ReplyHead): { readonly stream: ReplyStream; readonly started: string } {
+    if (this.stream !== null) return { stream: this.stream, started: '' };
+    const { dialect, request } = this.parts;
+    this.stream = dialect.openStream(head, request);
+    return { stream: this.stream, started: this.stream.start() };
   }
 
   private writeHeaders(): void {
-    this.response.writeHead(200, { 'content-type': this.framing.contentType, 'cache-control': 'no-cache' });
+    const { dialect, request } = this.parts;
+    this.response.writeHead(200, { 'content-type': dialect.streamType(request), 'cache-control': 'no-cache' });
   }
 
+  /**
+   * Returns the next heartbeat. The first one is the start of the reply, where there is one: some clients fail on an event before it, and
+   * others take role and id of the reply from the first chunk.
+   */
   private heartbeat(): string {
-    if (this.framing.startsFirst !== true || this.stream !== null) return this.framing.heartbeat;
-    this.stream = this.open(this.head(null));
-    return this.stream.start();
+    const { stream, started } = this.opened(this.head(null));
+    return started === '' ? stream.heartbeat() : started;
   }
 
   /**

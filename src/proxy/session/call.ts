@@ -2,6 +2,7 @@ import type { Clock } from '../../core/clock.ts';
 import { type ErrorCode, FloeError } from '../../core/errors.ts';
 import { LightAbort } from '../../core/light-abort.ts';
 import type { ReplyDelta } from '../../core/reply.ts';
+import { WellFormedPieces } from '../../core/well-formed.ts';
 import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
 import type { ReplyListener } from '../../engines/engine.ts';
 import type { AssistantMessage, DialectName } from '../../schema/index.ts';
@@ -146,7 +147,7 @@ export class Call {
   }
 }
 
-type StreamedCall = { readonly id: string; readonly name: string; text: string };
+type StreamedCall = { readonly id: string; readonly name: string; readonly pieces: WellFormedPieces; text: string };
 
 /**
  * The part of a running call's reply that has been sampled so far. Readers are notified once for all deltas that arrive in one turn of the
@@ -155,6 +156,8 @@ type StreamedCall = { readonly id: string; readonly name: string; text: string }
 export class StreamedReply implements ReplyListener {
   promptTokens: number | null = null;
   private readonly completionId: string;
+  private readonly reasoningPieces = new WellFormedPieces(false);
+  private readonly textPieces = new WellFormedPieces(false);
   private reasoning = '';
   private text = '';
   private readonly calls: StreamedCall[] = [];
@@ -174,17 +177,22 @@ export class StreamedReply implements ReplyListener {
     this.begun = true;
     switch (delta.kind) {
       case 'reasoning':
-        this.reasoning += delta.text;
+        this.reasoning += this.reasoningPieces.next(delta.text);
         break;
       case 'text':
-        this.text += delta.text;
+        this.text += this.textPieces.next(delta.text);
         break;
       case 'call':
-        this.calls[delta.index] = { id: callIdOf(this.completionId, delta.index), name: delta.name, text: '' };
+        this.calls[delta.index] = {
+          id: callIdOf(this.completionId, delta.index),
+          name: delta.name.toWellFormed(),
+          pieces: new WellFormedPieces(true),
+          text: '',
+        };
         break;
       case 'arguments': {
         const call = this.calls[delta.index];
-        if (call !== undefined) call.text += delta.text;
+        if (call !== undefined) call.text += call.pieces.next(delta.text);
       }
     }
     if (this.scheduled) return;

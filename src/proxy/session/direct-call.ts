@@ -1,6 +1,7 @@
 import { raceAbort } from '../../core/abort.ts';
 import type { DirectCall } from '../../core/direct-call.ts';
 import { asFloeError } from '../../core/errors.ts';
+import { wellFormed } from '../../core/well-formed.ts';
 import { labelCall } from '../../dialects/call-kinds/label.ts';
 import { normalised } from '../../dialects/conversation.ts';
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
@@ -56,7 +57,7 @@ export function beginCall(
 function requestOf(session: ProxySession, direct: DirectCall): CanonicalRequest {
   const { previousCompletionId, toolChoice, maxTokens, enginePool } = direct;
   const { messages, adjusted } = normalised(direct.messages);
-  const tools = direct.tools ?? [];
+  const tools = wellFormed(direct.tools ?? []);
   const headers = {
     'x-floe-thread': direct.thread,
     ...(direct.isTrained ? {} : { 'x-floe-kind': 'untrained' }),

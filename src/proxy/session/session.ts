@@ -3,11 +3,12 @@ import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { newId } from '../../core/ids.ts';
 import type { Span } from '../../core/tracing.ts';
+import { wellFormed, wellFormedCalls } from '../../core/well-formed.ts';
 import { resendsUnusedReplies } from '../../dialects/call-kinds/label.ts';
 import { MAIN_THREAD } from '../../dialects/call-kinds/prompt-view.ts';
 import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
 import type { ReplyListener } from '../../engines/engine.ts';
-import type { EnginePools } from '../../engines/pool/engine-pools.ts';
+import type { EnginePools, PooledReply } from '../../engines/pool/engine-pools.ts';
 import type { AssistantMessage, CallRules, ChatMessage, Sampling } from '../../schema/index.ts';
 import type { Completion, CompletionRequest } from '../../tokens/completion.ts';
 import { NO_IMAGES } from '../../tokens/images.ts';
@@ -338,7 +339,7 @@ export class ProxySession {
       const prompt = input.built?.prompt ?? null;
       const listener = this.listenerOf(partial);
       const request = engineRequest(names, parts.request, recorded, input.texts, prompt, listener);
-      const pooled = await this.deps.engines.generate(request, signal);
+      const pooled = wellFormedReply(await this.deps.engines.generate(request, signal));
       const { reply, engineId } = pooled;
       const promptIds =
         prompt === null ? this.memory.prompt(thread, reply.promptIds) : verifiedPrompt(prompt, reply, engineId);
@@ -413,4 +414,14 @@ export class ProxySession {
     // The completion gets its images when it is recorded, because another call may record them first.
     return recordedRequest(request, texts, NO_IMAGES, sampling);
   }
+}
+
+/**
+ * Returns an engine's reply with U+FFFD in place of lone surrogates in its message, of which harnesses, tools and environments could not
+ * read any part. Its ids do not change.
+ */
+function wellFormedReply(pooled: PooledReply): PooledReply {
+  const { message } = pooled.reply;
+  const sound = wellFormedCalls(wellFormed(message));
+  return sound === message ? pooled : { ...pooled, reply: { ...pooled.reply, message: sound } };
 }

@@ -425,7 +425,7 @@ describe('an error', () => {
     const error = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
     const message = 'prompt is too long: maximum context length is 5';
     expect(JSON.parse(anthropic.encodeError(error).body).error.message).toBe(message);
-    expect(eventsOf(anthropic.encodeStreamError(error, parse({})))).toEqual([
+    expect(eventsOf(anthropic.openStream(reply(), parse({})).fail(error))).toEqual([
       { type: 'error', error: { type: 'invalid_request_error', message } },
     ]);
   });

@@ -286,7 +286,7 @@ it('an error has a type, a message and a code', () => {
       },
     }),
   });
-  const [event, done] = chunksOf(openaiChat.encodeStreamError(new FloeError('engine_error', 'why'), parse({})));
+  const [event, done] = chunksOf(openaiChat.openStream(reply(), parse({})).fail(new FloeError('engine_error', 'why')));
   expect(JSON.parse(event ?? '').error).toEqual({
     message: 'why',
     type: 'server_error',

@@ -278,9 +278,10 @@ describe('a stream', () => {
   });
 
   it('has a heartbeat event with a type', () => {
-    const { contentType, heartbeat } = openaiResponses.framing(parse());
-    expect(contentType).toContain('text/event-stream');
-    expect(eventsOf(heartbeat)).toEqual([{ type: 'keepalive', sequence_number: 0 }]);
+    expect(openaiResponses.streamType(parse())).toContain('text/event-stream');
+    const stream = openaiResponses.openStream(reply(), parse());
+    stream.start();
+    expect(eventsOf(stream.heartbeat())).toEqual([{ type: 'keepalive', sequence_number: 2 }]);
   });
 });
 
@@ -404,7 +405,7 @@ describe('an error', () => {
   it('has the code that clients expect for an overlong prompt', () => {
     const error = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
     expect(JSON.parse(openaiResponses.encodeError(error).body).error.code).toBe('context_length_exceeded');
-    const [, failed] = eventsOf(openaiResponses.encodeStreamError(error, parse()));
+    const failed = eventsOf(openaiResponses.openStream(reply(), parse()).fail(error)).at(-1);
     expect(failed?.response).toMatchObject({
       status: 'failed',
       error: { code: 'context_length_exceeded', message: 'maximum context length is 5' },
@@ -417,7 +418,8 @@ describe('an error', () => {
     ['overloaded', 'rate_limit_exceeded'],
     ['session_closed', 'invalid_prompt'],
   ] as const)('%s is sent as two events in a stream, with the code %s', (code, expected) => {
-    const [error, failed] = eventsOf(openaiResponses.encodeStreamError(new FloeError(code, 'why'), parse()));
+    const stream = openaiResponses.openStream(reply(), parse());
+    const [error, failed] = eventsOf(stream.start() + stream.fail(new FloeError(code, 'why'))).slice(2);
     expect(error).toEqual({
       type: 'error',
       sequence_number: expect.any(Number),

@@ -52,6 +52,16 @@ describe('RemoteSocket', () => {
     await socket.close({ type: 'close' });
   });
 
+  it('sends a lone surrogate of the policy as U+FFFD', async () => {
+    const [socket, connection] = await connect(new VirtualClock());
+    const answer = socket.request({ type: 'step', data: { '\ude00': 'cut \ud83d', whole: '😀' } }, 1_000_000);
+    while (connection.received.length === 0) await new Promise((resolve) => setImmediate(resolve));
+    expect(connection.received).toEqual([{ type: 'step', data: { '\ufffd': 'cut \ufffd', whole: '😀' } }]);
+    connection.send({});
+    await answer;
+    await socket.close({ type: 'close' });
+  });
+
   it('rejects with the reason of its signal, and closes twice', async () => {
     const controller = new AbortController();
     const [socket] = await connect(new VirtualClock(), controller.signal);

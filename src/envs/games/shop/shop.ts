@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { canonicalJson } from '../../../core/canonical-json.ts';
 import type { AssistantMessage, ChatMessage, ToolCall } from '../../../schema/index.ts';
-import { callReply, checkCall, wellFormed } from '../../action.ts';
+import { callReply, checkCall } from '../../action.ts';
 import { defineEnvironment, type Environment, type Observation, type StepResult } from '../../environment.ts';
 import { hashOf, MAX_STEPS } from '../../game.ts';
 import { ShopDatabase } from './database.ts';
@@ -118,7 +118,7 @@ class Shop implements Environment {
 function readable(args: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const entries = Object.entries(args).map(([name, value]) => [
     name,
-    typeof value === 'string' ? wellFormed(value) : value,
+    typeof value === 'string' ? value.toWellFormed() : value,
   ]);
   return Object.fromEntries(entries) as Record<string, unknown>;
 }
