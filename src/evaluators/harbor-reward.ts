@@ -33,11 +33,28 @@ export function parseRewardJson(file: Buffer): HarborReward | string {
     parseAs(componentsSchema, components, 'reward.json');
     const numbers = Object.values(components);
     if (numbers.length === 0) return 'reward.json: has no number';
-    const mean = numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
-    return { reward: components.reward ?? mean, components };
+    return { reward: components.reward ?? meanOf(numbers), components };
   } catch (thrown) {
     return asFloeError(thrown).message;
   }
+}
+
+/**
+ * Reads the rewards as Polar does (`src/polar/trajectory/evaluator/harbor.py` of NVIDIA-NeMo/ProRL-Agent-Server at 063c948): the number in
+ * `reward.txt`, or else the mean of `reward.json`, limited to 0 to 1. `null` stands for a file that does not exist, and for no reward.
+ */
+export function parsePolarReward(text: Buffer | null, json: Buffer | null): HarborReward | string | null {
+  const fromText = text === null ? null : parseRewardText(text);
+  const isUsable = json === null || (fromText !== null && typeof fromText !== 'string');
+  const read = isUsable ? fromText : parseRewardJson(json);
+  if (read === null || typeof read === 'string') return read;
+  const numbers = Object.values(read.components);
+  const reward = numbers.length === 0 ? read.reward : meanOf(numbers);
+  return { reward: Math.min(1, Math.max(0, reward)), components: read.components };
+}
+
+function meanOf(numbers: readonly number[]): number {
+  return numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 }
 
 const HEADER = /^=+\s*short test summary info\s*=+/i;

@@ -9,33 +9,38 @@ import { carryPaths } from './carried-paths.ts';
 import { isRuntimeFailure, requireWorking, type Timed, tailOf, withinTime } from './commands.ts';
 import type { Evaluation, EvaluationContext, Evaluator } from './evaluator.ts';
 import { carriesArtifacts, type HarborEvaluatorConfig, parseHarborConfig } from './harbor-config.ts';
-import { type HarborReward, parsePytestSummary, parseRewardJson, parseRewardText } from './harbor-reward.ts';
+import {
+  type HarborReward,
+  parsePolarReward,
+  parsePytestSummary,
+  parseRewardJson,
+  parseRewardText,
+} from './harbor-reward.ts';
 import { MAX_REWARD_FILE_BYTES } from './reward-file.ts';
 import type { ScriptFailure } from './script-config.ts';
 
-/** Directories in the sandbox that the format of Harbor defines. */
-const TESTS_DIR = '/tests';
-const VERIFIER_DIR = '/logs/verifier';
 /** Time limit in seconds of each command that copies the agent's files or empties a directory. */
 const COMMAND_SECONDS = 120;
 
-/** Shell script that makes the directories of the verifier. Its arguments are the directories to empty first. */
-const PREPARE_SCRIPT = `rm -rf -- ${VERIFIER_DIR} "$@" && mkdir -p ${TESTS_DIR} ${VERIFIER_DIR} && chmod 777 ${VERIFIER_DIR}`;
+/** Shell script that makes the directories of the verifier. Arguments: that of the tests, that of the rewards, and the directories to empty. */
+const PREPARE_SCRIPT = `tests=$1; verifier=$2; shift 2
+rm -rf -- "$@" && mkdir -p -- "$tests" "$verifier" && chmod 777 "$verifier"`;
 
 /**
- * Shell script that runs a script with bash as a user of the image, with the home directory of this user. Arguments: the script, and the name
- * or number of the user; an empty text for the user of the sandbox.
+ * Shell script that runs a script or a command with bash as a user of the image, with the home directory of this user. Arguments: the
+ * directory of the tests; the name or number of the user, empty for the user of the sandbox; the script; and the command in place of a script.
  */
-const RUN_SCRIPT = `script=$1; wanted=\${2:-$(id -u)}
+const RUN_SCRIPT = `tests=$1; user=$2; flag=; target=$3; wanted=\${user:-$(id -u)}
+[ -z "$4" ] || { flag=-c; target=$4; chmod -R a+x "$tests"; }
 while IFS=: read -r name _ id _ _ home _; do
   if [ "$name" = "$wanted" ] || [ "$id" = "$wanted" ]; then break; fi
   name=
 done </etc/passwd
 [ ! -d "\${name:+$home}" ] || export HOME="$home"
-[ -n "$2" ] && [ "$id" != "$(id -u)" ] || exec bash "$script"
-[ -n "$name" ] || { echo "the image has no user $2" >&2; exit 125; }
-chmod -R a+rX ${TESTS_DIR}
-exec su -m -s /bin/sh "$name" -c 'exec bash "$0"' "$script"`;
+[ -n "$user" ] && [ "$id" != "$(id -u)" ] || exec bash $flag "$target"
+[ -n "$name" ] || { echo "the image has no user $user" >&2; exit 125; }
+chmod -R a+rX "$tests"
+exec su -m -s /bin/sh "$name" -c "exec bash $flag \\"\\$0\\"" "$target"`;
 
 /** Returns the real path of a file or folder of the node's host that a task names. Rejects for one that tasks may not read. */
 export type HostSource = (path: string) => Promise<string>;
@@ -111,14 +116,19 @@ async function gradeFresh(run: Run, fresh: Runtime): Promise<Evaluation> {
 async function grade(run: Run, runtime: Runtime, facts: Record<string, unknown>): Promise<Evaluation> {
   const { context, config, clock, signal } = run;
   const isShared = context.freshRuntime === null;
-  const empty = isShared ? [TESTS_DIR] : [];
+  const { tests_target: tests, verifier_dir: verifier } = config;
+  const empty = isShared ? [verifier, tests] : [verifier];
   const prepared = await withinTime(clock, COMMAND_SECONDS * 1000, signal, (limited) =>
-    runtime.exec({ command: ['/bin/sh', '-c', PREPARE_SCRIPT, 'harbor', ...empty], cwd: '/' }, limited),
+    runtime.exec(
+      { command: ['/bin/sh', '-c', PREPARE_SCRIPT, 'harbor', tests, verifier, ...empty], cwd: '/' },
+      limited,
+    ),
   );
   if (prepared.timedOut || prepared.value.exitCode !== 0) return blocked(run, facts, endOf(prepared));
   const problem = await uploadTests(run, runtime);
   if (problem !== null) return blocked(run, facts, { error: problem });
-  const command = ['/bin/sh', '-c', RUN_SCRIPT, 'harbor', `${TESTS_DIR}/${config.script}`, String(config.user ?? '')];
+  const ofScript = [tests, String(config.user ?? ''), `${tests}/${config.script}`, config.test_command ?? ''];
+  const command = ['/bin/sh', '-c', RUN_SCRIPT, 'harbor', ...ofScript];
   const ran = await withinTime(clock, config.timeout * 1000, signal, (limited) =>
     runtime.exec({ command, env: context.spec.env }, limited),
   ).catch((thrown: unknown) => {
@@ -129,7 +139,10 @@ async function grade(run: Run, runtime: Runtime, facts: Record<string, unknown>)
   if (ran.timedOut) return failed(run, 'timeout', { ...facts, timeout: config.timeout });
   const details = { ...facts, ...tailOf(ran.value) };
   const reward =
-    config.grading === 'pytest_summary' ? parsePytestSummary(ran.value.stdout) : await readReward(runtime, signal);
+    config.grading === 'pytest_summary' ? parsePytestSummary(ran.value.stdout) : await readReward(run, runtime);
+  const { exitCode } = ran.value;
+  // The file of a script that failed may be incomplete, so Polar does not accept it.
+  if (config.grading === 'polar' && exitCode !== 0) return { reward: 0, details: { failure: 'exit_code', ...details } };
   if (reward === null) return failed(run, 'no_reward', details);
   if (typeof reward === 'string') return failed(run, 'invalid_reward', { ...details, error: reward });
   return { ...reward, details };
@@ -137,10 +150,10 @@ async function grade(run: Run, runtime: Runtime, facts: Record<string, unknown>)
 
 /** Copies the tests into the runtime. Resolves with the reason when the runtime refuses them although it still runs commands. */
 async function uploadTests({ config, hostSource, signal }: Run, runtime: Runtime): Promise<string | null> {
-  const sources = await Promise.all(config.tests.map(async (path) => testSource(await hostSource(path))));
+  const sources = await Promise.all(config.tests.map(async (path) => testSource(await hostSource(path), config)));
   try {
     for (const { dir, file } of sources) {
-      if (file === null) await runtime.uploadDir(dir, TESTS_DIR, signal);
+      if (file === null) await runtime.uploadDir(dir, config.tests_target, signal);
       else await runtime.writeFiles([file], signal);
     }
     return null;
@@ -152,12 +165,15 @@ async function uploadTests({ config, hostSource, signal }: Run, runtime: Runtime
 }
 
 /** Reads a source of tests on the host, if it is a file. Rejects with `evaluator_failed` when it cannot be read: the agent cannot cause that. */
-async function testSource(path: string): Promise<{ readonly dir: string; readonly file: SandboxFile | null }> {
+async function testSource(
+  path: string,
+  { tests_target }: HarborEvaluatorConfig,
+): Promise<{ readonly dir: string; readonly file: SandboxFile | null }> {
   try {
     const info = await stat(path);
     if (info.isDirectory()) return { dir: path, file: null };
     const content = await readFile(path);
-    return { dir: path, file: { path: `${TESTS_DIR}/${basename(path)}`, content, mode: info.mode & 0o777 } };
+    return { dir: path, file: { path: `${tests_target}/${basename(path)}`, content, mode: info.mode & 0o777 } };
   } catch (cause) {
     const message = `harbor: config.tests: ${path} cannot be read: ${(cause as Error).message}`;
     throw new FloeError('evaluator_failed', message, { path }, cause);
@@ -165,11 +181,14 @@ async function testSource(path: string): Promise<{ readonly dir: string; readonl
 }
 
 /** Reads the rewards that the script wrote: `reward.json`, or else `reward.txt`. `null` when it wrote neither; the reason when one is invalid. */
-async function readReward(runtime: Runtime, signal: AbortSignal): Promise<HarborReward | string | null> {
+async function readReward({ config, signal }: Run, runtime: Runtime): Promise<HarborReward | string | null> {
+  const read = (name: string): Promise<Buffer | null> =>
+    runtime.readFile(`${config.verifier_dir}/${name}`, MAX_REWARD_FILE_BYTES, signal);
   try {
-    const json = await runtime.readFile(`${VERIFIER_DIR}/reward.json`, MAX_REWARD_FILE_BYTES, signal);
+    if (config.grading === 'polar') return parsePolarReward(await read('reward.txt'), await read('reward.json'));
+    const json = await read('reward.json');
     if (json !== null) return parseRewardJson(json);
-    const text = await runtime.readFile(`${VERIFIER_DIR}/reward.txt`, MAX_REWARD_FILE_BYTES, signal);
+    const text = await read('reward.txt');
     return text === null ? null : parseRewardText(text);
   } catch (thrown) {
     if (!isRuntimeFailure(thrown)) throw thrown;

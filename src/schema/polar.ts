@@ -76,9 +76,37 @@ export type PolarAgent = z.infer<typeof polarAgentSchema>;
 
 const polarStrategySchema = z.looseObject({ strategy: z.string().min(1), config: record.default({}) });
 
-const polarEvaluatorSchema = polarStrategySchema.extend({
+export const polarEvaluatorSchema = polarStrategySchema.extend({
   env: environment,
   refresh_runtime: z.boolean().default(false),
+});
+export type PolarEvaluator = z.infer<typeof polarEvaluatorSchema>;
+
+/** A number, or text with a number, as Python's `float` reads it. */
+const polarNumber = z.union([
+  z.number(),
+  z
+    .string()
+    .regex(/^\s*\d+(\.\d+)?\s*$/, 'must be a number')
+    .transform(Number),
+]);
+
+/** A folder of a sandbox. As with Polar, `empty` replaces a path without a name. */
+const polarFolder = (empty: string) =>
+  z
+    .string()
+    .transform((path) => path.replace(/\/+$/, '') || empty)
+    .optional();
+
+/** Configuration of Polar's evaluator `harbor`: `src/polar/trajectory/evaluator/harbor.py` at 063c948. */
+export const polarHarborSchema = z.looseObject({
+  tests_dir: z.string().trim().min(1),
+  verifier_timeout: polarNumber.pipe(z.number().gt(0)).default(120),
+  tests_target: polarFolder('/tests'),
+  verifier_dir: polarFolder('/logs/verifier'),
+  test_command: z.string().trim().min(1).optional(),
+  upload_attempts: polarNumber.pipe(z.number().min(1).lt(11)).optional(),
+  upload_retry_backoff_seconds: polarNumber.pipe(z.number().min(0).max(60)).optional(),
 });
 
 /** Polar's `TaskRequest`. */

@@ -1,5 +1,10 @@
 import { describe, expect, it } from 'vitest';
-import { parsePytestSummary, parseRewardJson, parseRewardText } from '../../src/evaluators/harbor-reward.ts';
+import {
+  parsePolarReward,
+  parsePytestSummary,
+  parseRewardJson,
+  parseRewardText,
+} from '../../src/evaluators/harbor-reward.ts';
 
 describe('reward.txt', () => {
   it.each([
@@ -51,5 +56,25 @@ describe('the summary of pytest', () => {
 
   it.each(['PASSED t.py::a', `${HEADER}\n`, ''])('is missing in %j', (output) => {
     expect(parsePytestSummary(output)).toEqual(expect.stringContaining('short test summary of pytest'));
+  });
+});
+
+describe('the rewards as Polar reads them', () => {
+  it.each<[string | null, string | null, number | null]>([
+    ['0.5', '{"reward": 1}', 0.5],
+    ['7', null, 1],
+    ['-1', null, 0],
+    [null, '{"reward": 1, "style": 0}', 0.5],
+    [null, '3', 1],
+    ['passed', '0.25', 0.25],
+    [null, null, null],
+  ])('are the number of reward.txt, or else the mean of reward.json, from 0 to 1: %j, %j', (text, json, reward) => {
+    const read = parsePolarReward(text === null ? null : Buffer.from(text), json === null ? null : Buffer.from(json));
+    expect(read === null || typeof read === 'string' ? read : read.reward).toBe(reward);
+  });
+
+  it('are invalid where neither file has a number', () => {
+    expect(parsePolarReward(Buffer.from('passed'), null)).toBe('reward.txt: is not a number');
+    expect(parsePolarReward(null, Buffer.from('{}'))).toBe('reward.json: has no number');
   });
 });

@@ -140,6 +140,26 @@ describeIf(missing, 'the evaluator harbor', () => {
     expect(graded).toMatchObject({ reward: 0, components: { tests_passed: 0.5 } });
   });
 
+  it('runs a command in place of the script, with executable tests in other directories', async () => {
+    const work = 'mkdir -p /checks/in /out; echo 1 > /out/reward.txt; touch /checks/planted';
+    const test = '#!/bin/bash\n[ ! -e /checks/planted ] && [ ! -e /out/reward.txt ] && echo 0.5 > /out/reward.txt';
+    const paths = { tests_target: '/checks', verifier_dir: '/out' };
+    expect(
+      await grade(test, { work, config: { ...paths, test_command: '/checks/test.sh "a" && echo "$0 ran"' } }),
+    ).toMatchObject({ reward: 0.5, details: { exit_code: 0, stdout_tail: 'bash ran\n' } });
+    expect(await grade(test, { work, config: paths })).toMatchObject({ reward: 0.5 });
+  });
+
+  it('gives 0 for a script that fails after it wrote the reward, where it grades as Polar does', async () => {
+    const config = { grading: 'polar' };
+    expect(await grade(`${PASS}; exit 3`, { config })).toMatchObject({
+      reward: 0,
+      details: { failure: 'exit_code', exit_code: 3 },
+    });
+    expect(await grade(PASS, { config })).toMatchObject({ reward: 1 });
+    expect(await grade('true', { config })).toMatchObject({ reward: 0, details: { failure: 'no_reward' } });
+  });
+
   it('copies single files and several folders in their order', async () => {
     mkdirSync(join(dir, 'tests/more'), { recursive: true });
     writeFileSync(join(dir, 'tests/more/test.sh'), PASS);
@@ -249,6 +269,10 @@ describe('the configuration of the evaluator harbor', () => {
     ['evaluator.config.script', { script: '../x' }, null],
     ['evaluator.config.timeout', { timeout: 0 }, null],
     ['evaluator.config.user', { user: 'a b' }, null],
+    ['evaluator.config.script', { script: 'run.sh', test_command: 'true' }, null],
+    ['evaluator.config.test_command', { test_command: '-l' }, null],
+    ['evaluator.config.tests_target', { tests_target: 'tests' }, null],
+    ['evaluator.config.verifier_dir', { verifier_dir: '/' }, null],
     ['evaluator.config.artifacts.0', { artifacts: ['a/../b'] }, null],
     ['evaluator.config.artifacts.0', { artifacts: ['/'] }, null],
     ['evaluator.config.artifacts', {}, true],

@@ -171,7 +171,7 @@ export type PolarTaskFields = {
 
 /**
  * Returns a task in the form in which Polar's `TaskRequest.model_dump()` writes it: with every key of the models, also where the value is
- * the default or null. The backend is one that floe has, because Polar's backends are docker and apptainer.
+ * the default or null. The backend is `local`, which every machine has, because Polar's backends docker and apptainer need a program.
  */
 export function dumpedTask({ command = 'true', ...fields }: PolarTaskFields): Record<string, unknown> {
   return {

@@ -2,6 +2,7 @@ import { parseAs } from '../../core/parse.ts';
 import { type TaskRequest, taskRequestSchema } from '../../schema/index.ts';
 import { type PolarTaskRequest, polarTaskRequestSchema } from '../../schema/polar.ts';
 import { agentOf } from './agent.ts';
+import { evaluatorOf } from './evaluator.ts';
 import { present, RequestNotes, requireValid } from './notes.ts';
 import { runtimeOf } from './runtime.ts';
 
@@ -34,7 +35,7 @@ export function translateTask(request: PolarTaskRequest): TranslatedTask {
     runtime: request.runtime == null ? null : runtimeOf(request.runtime, notes),
     agent,
     sampling: seed === null ? sampling : { ...sampling, seed },
-    builder: strategyOf('builder', request.builder, notes),
+    builder: builderOf(request.builder, notes),
     evaluator: request.evaluator == null ? null : evaluatorOf(request.evaluator, notes),
     callback_url: request.callback_url ?? null,
     policy_version: typeof version === 'string' || typeof version === 'number' ? String(version) : null,
@@ -50,17 +51,9 @@ function sampleCount({ num_samples, num_rollouts }: PolarTaskRequest, notes: Req
   return num_samples ?? num_rollouts;
 }
 
-function strategyOf(path: string, spec: { strategy: string; config: Record<string, unknown> }, notes: RequestNotes) {
-  notes.warnUnknown(path, spec, { strategy: true, config: true, env: true, refresh_runtime: true });
+function builderOf(spec: PolarTaskRequest['builder'], notes: RequestNotes) {
+  notes.warnUnknown('builder', spec, polarTaskRequestSchema.shape.builder.unwrap().shape);
   return { strategy: spec.strategy, config: present(spec.config) };
-}
-
-function evaluatorOf(spec: NonNullable<PolarTaskRequest['evaluator']>, notes: RequestNotes) {
-  return {
-    ...strategyOf('evaluator', spec, notes),
-    env: spec.env ?? {},
-    refresh_runtime: spec.refresh_runtime,
-  };
 }
 
 function agentTimeoutOf({ agent_timeout: value }: Record<string, unknown>): number | null {
