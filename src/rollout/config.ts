@@ -167,6 +167,14 @@ export const rolloutConfigSchema = z.strictObject({
     .min(0)
     .default(30)
     .describe('for this long, other nodes are preferred for a session that failed on a node'),
+  max_node_losses: z
+    .int()
+    .min(1)
+    .max(10)
+    .default(2)
+    .describe(
+      'number of attempts that were lost with their nodes after which a session is not leased again, because it may be what ends them',
+    ),
   queue_order: z
     .enum(['fifo', 'longest_first'])
     .default('fifo')

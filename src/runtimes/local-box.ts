@@ -27,7 +27,7 @@ export async function openLocalBox(dir: string, signal: AbortSignal): Promise<Lo
   const workdir = await realpath(dir).catch((cause) => {
     throw new FloeError('bad_request', `there is no directory ${dir}`, { path: dir }, cause);
   });
-  const { connection, end } = await startToolServer(
+  const { connection, end, explainEnd } = await startToolServer(
     (socketPath, killed) => runServer(socketPath, workdir, killed),
     { clock: systemClock, maxOutputBytes: MAX_OUTPUT_BYTES },
     signal,
@@ -36,7 +36,7 @@ export async function openLocalBox(dir: string, signal: AbortSignal): Promise<Lo
     Object.entries(process.env).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]])),
   );
   const common = { connection, clock: systemClock, workdir, env, maxOutputBytes: MAX_OUTPUT_BYTES };
-  const tools = new BoxToolClient({ ...common, prefix: [], onActivity: undefined, end, release: end });
+  const tools = new BoxToolClient({ ...common, prefix: [], onActivity: undefined, end, explainEnd, release: end });
   return Object.assign(tools, { workdir });
 }
 

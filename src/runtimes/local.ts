@@ -265,7 +265,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
     const { clock, request } = this.parts;
     const { spec, onActivity } = request;
     const maxOutputBytes = Math.floor(spec.max_output_mb * MIB);
-    const { connection, end } = await startToolServer(
+    const { connection, end, explainEnd } = await startToolServer(
       (socketPath, killed) => this.run(this.toolServer(socketPath), killed),
       { clock, maxOutputBytes },
       signal,
@@ -273,7 +273,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
     const env = { ...this.environment(), ...spec.env };
     const { workdir } = this.paths;
     const common = { connection, clock, workdir, env, maxOutputBytes, onActivity };
-    return new BoxToolClient({ ...common, prefix: [], end, release: end });
+    return new BoxToolClient({ ...common, prefix: [], end, explainEnd, release: end });
   }
 
   protected async remove(): Promise<void> {

@@ -1,3 +1,5 @@
+import type { FloeError } from '../core/errors.ts';
+
 /** Why a tool could not do what was requested. An agent that acts through the tool can cause each of them. */
 export const TOOL_FAILURES = [
   'not_found',
@@ -198,12 +200,24 @@ export type DirectoryListing = {
   readonly isPartial: boolean;
 };
 
+/** How the box server of tools was lost. */
+export type ToolsLoss = {
+  /** The error with which the operations on the tools reject. */
+  readonly error: FloeError;
+  /** Whether processes of the sandbox can have caused the loss; false when the container engine, the spawn helper or the host failed. */
+  readonly byAgent: boolean;
+  /** Whether code had been run or files had been accessed before. */
+  readonly wasUsed: boolean;
+};
+
 /**
  * Tools in a sandbox: shells, Python processes and browsers that keep their state, and operations on files. All share one connection, so that an
  * action starts no process and opens no connection. Paths may be relative to the workdir. Operations reject with a {@link ToolError}, with
  * `runtime_failed` when the sandbox has ended, or with the reason of `signal`.
  */
 export interface RuntimeTools {
+  /** How the box server was lost, as soon as an operation has rejected because of it; `null` before. */
+  readonly loss: ToolsLoss | null;
   /** Opens a shell, which is started by the first run: `bash` where the sandbox has it, and `sh` otherwise. */
   shell(options?: ShellOptions): ToolProcess<ShellResult>;
   /** Opens a Python process, which is started by the first run: IPython where it is installed, and a simple interpreter otherwise. */

@@ -4,6 +4,7 @@ import { type Backoff, backoffMs } from '../core/backoff.ts';
 import { MIB } from '../core/bytes.ts';
 import { sleep, systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
+import { GatheredBytes } from '../core/gathered-bytes.ts';
 import { parseJson } from '../core/parse.ts';
 
 /** Time limit of one attempt in milliseconds. */
@@ -67,14 +68,14 @@ async function postOnce(service: JsonService, body: string, parent: AbortSignal)
 }
 
 async function bodyText(body: AsyncIterable<Buffer>, { name }: JsonService): Promise<string> {
-  const chunks: Buffer[] = [];
+  const gathered = new GatheredBytes(MAX_REPLY_BYTES);
   let bytes = 0;
   for await (const chunk of body) {
     bytes += chunk.length;
     if (bytes > MAX_REPLY_BYTES) throw new FloeError('bad_request', `${name}: its answer is too large`);
-    chunks.push(chunk);
+    gathered.add(chunk);
   }
-  return Buffer.concat(chunks).toString('utf8');
+  return gathered.take().toString('utf8');
 }
 
 function unreachable({ url, name }: JsonService, reason: string, cause?: unknown): FloeError {

@@ -4,6 +4,7 @@ import { abortAfter } from '../core/abort.ts';
 import { MIB } from '../core/bytes.ts';
 import { systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
+import { GatheredBytes } from '../core/gathered-bytes.ts';
 import { checkedLookup, type EgressTarget, type HostPatterns, parseTarget, refusalOf } from '../core/host-rules.ts';
 import { addressKind } from '../core/network-address.ts';
 import { readPage } from './html/page-reader.ts';
@@ -73,14 +74,14 @@ function allowedTarget(text: string, hosts: HostPatterns | null): EgressTarget {
 
 async function read(url: string, reply: Dispatcher.ResponseData, type: string): Promise<Loaded> {
   if (reply.statusCode !== 200) throw refused(url, `the server answered with status ${reply.statusCode}`);
-  const chunks: Buffer[] = [];
+  const gathered = new GatheredBytes(MAX_PAGE_BYTES);
   let bytes = 0;
   for await (const chunk of reply.body) {
     bytes += chunk.length;
     if (bytes > MAX_PAGE_BYTES) throw refused(url, `it is larger than ${MAX_PAGE_BYTES / MIB} MiB`);
-    chunks.push(chunk);
+    gathered.add(chunk);
   }
-  return { type, text: decoded(Buffer.concat(chunks), type) };
+  return { type, text: decoded(gathered.take(), type) };
 }
 
 /** Decodes a page by the character set of its type or of its head, else as UTF-8. */

@@ -15,7 +15,7 @@ export type JsonSchema = Readonly<Record<string, unknown>>;
 export type ToolEffect = 'none' | 'environment' | 'agent';
 
 /** The sandbox of a session, in which tools act: shells, Python and files. */
-export type Box = Omit<RuntimeTools, 'close'> & {
+export type Box = Omit<RuntimeTools, 'close' | 'loss'> & {
   /** The working directory of the session in the sandbox. */
   readonly workdir: string;
 };

@@ -40,6 +40,8 @@ const REMOVAL_PAUSE_MS = 200;
 const SERVER_CONFIG: RolloutConfigInput = {
   host: '127.0.0.1',
   lease_seconds: LEASE_SECONDS,
+  // Nodes are killed again and again, also those of sessions that are not to blame.
+  max_node_losses: 10,
   node_timeout_seconds: LEASE_SECONDS,
   sweep_seconds: 0.2,
   retry_backoff_seconds: 0.05,

@@ -4,6 +4,7 @@ import { abortAfter } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
 import { systemClock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import { GatheredBytes } from '../../core/gathered-bytes.ts';
 import { parseAs, parseJson } from '../../core/parse.ts';
 import { wellFormedJson } from '../../core/well-formed.ts';
 import { authorization, type RemoteService, serverFailed, worldFailed } from './service.ts';
@@ -109,16 +110,16 @@ export class RemoteHttp {
       bodyTimeout: 0,
     });
     this.keepCookies(reply.headers['set-cookie']);
-    const chunks: Buffer[] = [];
+    const gathered = new GatheredBytes(MAX_ANSWER_BYTES);
     let bytes = 0;
     for await (const chunk of reply.body) {
       bytes += chunk.length;
       if (bytes > MAX_ANSWER_BYTES) {
         throw serverFailed(this.service, `answered ${path} with more than ${MAX_ANSWER_BYTES / MIB} MiB`);
       }
-      chunks.push(chunk);
+      gathered.add(chunk);
     }
-    return { status: reply.statusCode, text: Buffer.concat(chunks).toString('utf8') };
+    return { status: reply.statusCode, text: gathered.take().toString('utf8') };
   }
 
   private keepCookies(lines: string | string[] | undefined): void {

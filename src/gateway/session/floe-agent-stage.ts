@@ -8,6 +8,7 @@ import { floeAgentSettings } from '../../harnesses/floe.ts';
 import { callDirectly } from '../../proxy/session/direct-call.ts';
 import type { ProxySession } from '../../proxy/session/session.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
+import type { RuntimeTools } from '../../runtimes/tools.ts';
 import { type AgentRun, excuseFor, failedAtCallLimit, report } from './agent-stage.ts';
 import type { Attempt } from './attempt.ts';
 import { sessionError } from './failure.ts';
@@ -29,14 +30,16 @@ export async function runFloeAgent(
   signal: AbortSignal,
 ): Promise<void> {
   const { session } = run;
+  const opened: RuntimeTools[] = [];
   try {
-    const end = await host.run(orderOf(attempt, runtime, run), backendOf(attempt, runtime, session), signal);
+    const end = await host.run(orderOf(attempt, runtime, run), backendOf(attempt, runtime, session, opened), signal);
     judge(attempt, runtime, session, end);
   } catch (error) {
     attempt.agent = report(session.completionCount, runtime, null);
     if (failedAtCallLimit(attempt, run, error) || failedAtContext(attempt, session)) return;
     const excuse = excuseFor(session, false);
     if (excuse !== null) attempt.fail(excuse);
+    else if (!signal.aborted && failedAtTools(attempt, session, opened)) return;
     throw error;
   }
 }
@@ -59,13 +62,19 @@ function orderOf(
   };
 }
 
-function backendOf(attempt: Attempt, runtime: Runtime, session: ProxySession): EpisodeBackend {
+/** `opened` receives the tools that the episode opens. */
+function backendOf(attempt: Attempt, runtime: Runtime, session: ProxySession, opened: RuntimeTools[]): EpisodeBackend {
+  const openTools = async (signal: AbortSignal): Promise<RuntimeTools> => {
+    const tools = await runtime.openTools(signal);
+    opened.push(tools);
+    return tools;
+  };
   return {
     ask: async (request, signal) => {
       const { completionId, message, finishReason, usage } = await callDirectly(session, request, signal);
       return { completionId, message, finishReason, usage };
     },
-    openTools: runtime.backend === 'none' ? null : (signal) => runtime.openTools(signal),
+    openTools: runtime.backend === 'none' ? null : openTools,
     onActivity: attempt.recordProgress,
   };
 }
@@ -108,6 +117,21 @@ function replyRewardsOf(
 
 function failure(code: FloeError['code'], reason: EpisodeResult['reason']): ReturnType<typeof sessionError> {
   return sessionError(new FloeError(code, `the agent's episode: ${reason}`), 'agent');
+}
+
+/**
+ * Fails the attempt and returns true when the box server of the tools was lost after the agent had done something in the sandbox, unless the
+ * host or the container engine had failed. An agent that ends its box server must not get another attempt for that.
+ */
+function failedAtTools(attempt: Attempt, session: ProxySession, opened: readonly RuntimeTools[]): boolean {
+  const loss = opened.map((tools) => tools.loss).find((one) => one?.byAgent === true);
+  // Before the first reply, floe's own tools have used the sandbox. The agent of an earlier step may have left something in it.
+  const wasUsed = attempt.steps.length > 0 || (loss?.wasUsed === true && session.completionCount > 0);
+  if (loss == null || !wasUsed) return false;
+  const message = `the agent's commands ended or stopped the tools of its sandbox: ${loss.error.message}`;
+  const error = new FloeError('harness_failed', message, loss.error.details);
+  attempt.fail({ outcome: 'agent_error', error: sessionError(error, 'agent') });
+  return true;
 }
 
 /** Fails the attempt and returns true when the conversation no longer fits into the context of the model. */

@@ -4,6 +4,7 @@ import { brotliDecompress, gunzip, inflate } from 'node:zlib';
 import { MIB } from '../../core/bytes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import { GatheredBytes } from '../../core/gathered-bytes.ts';
 import { parseJson } from '../../core/parse.ts';
 import { Semaphore } from '../../core/semaphore.ts';
 import { mayEscapeSurrogates, wellFormed } from '../../core/well-formed.ts';
@@ -78,7 +79,7 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
   const declared = Number(request.headers['content-length'] ?? 0);
   if (declared > MAX_BODY_BYTES) return Promise.reject(tooLarge());
   return new Promise((resolve, reject) => {
-    const chunks: Buffer[] = [];
+    const gathered = new GatheredBytes(declared > 0 ? declared : MAX_BODY_BYTES);
     let bytes = 0;
     let cancelIdle = clock.schedule(BODY_IDLE_MS, onIdle);
     let lastChunkMs = clock.monotonicMs();
@@ -99,13 +100,13 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
       try {
         budget.take(chunk.length);
         if (bytes > MAX_BODY_BYTES) throw tooLarge();
-        chunks.push(chunk);
+        gathered.add(chunk);
       } catch (error) {
         settle(() => reject(error));
       }
     }
     function onEnd(): void {
-      settle(() => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks, bytes)));
+      settle(() => resolve(gathered.take()));
     }
     function onClose(): void {
       settle(() => reject(new FloeError('cancelled', 'the client went away while sending its body')));
@@ -117,7 +118,7 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
       budget.release(bytes);
       outcome();
       // The listeners stay, because removing them costs as much as adding them, and a later error without a listener would end the process.
-      chunks.length = 0;
+      gathered.take();
     }
     request.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
   });

@@ -1,6 +1,7 @@
 import { Decompress } from 'fzstd';
 import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
+import { GatheredBytes } from '../../core/gathered-bytes.ts';
 
 /**
  * Maximum window size in bytes that a zstd frame may declare. Every decoder should support windows of this size (RFC 8878, 3.1.1.1.2), and
@@ -132,10 +133,11 @@ class Output {
   private work = 0;
   private moved = 0;
   private readonly maxBytes: number;
-  private readonly chunks: Uint8Array[] = [];
+  private readonly gathered: GatheredBytes;
 
   constructor(maxBytes: number) {
     this.maxBytes = maxBytes;
+    this.gathered = new GatheredBytes(maxBytes);
   }
 
   add(data: Uint8Array): void {
@@ -144,7 +146,7 @@ class Output {
     if (this.bytes > this.maxBytes) {
       throw new FloeError('body_too_large', `the body exceeds ${this.maxBytes} bytes when it is unpacked`);
     }
-    if (data.length > 0) this.chunks.push(data);
+    this.gathered.add(Buffer.from(data.buffer, data.byteOffset, data.byteLength));
   }
 
   /**
@@ -165,6 +167,6 @@ class Output {
   }
 
   whole(): Buffer {
-    return Buffer.concat(this.chunks, this.bytes);
+    return this.gathered.take();
   }
 }

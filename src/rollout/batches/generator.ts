@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { abortAfter } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
+import { GatheredBytes } from '../../core/gathered-bytes.ts';
 import { parseAs, parseJson } from '../../core/parse.ts';
 import { metadataRowsSchema } from '../../schema/batch.ts';
 import type { BatchStreamRow } from '../../store/index.ts';
@@ -88,17 +89,17 @@ export class RowGenerators {
     const limit = abortAfter(clock, REPLY_TIMEOUT_MS, late, closing);
     try {
       const reply = await request(target, { dispatcher: this.agent, signal: limit.signal });
-      const chunks: Buffer[] = [];
+      const gathered = new GatheredBytes(REPLY_LIMIT_BYTES);
       let bytes = 0;
       for await (const chunk of reply.body) {
         bytes += (chunk as Buffer).length;
         if (bytes > REPLY_LIMIT_BYTES)
           throw new FloeError('body_too_large', `the reply of the generator exceeds ${REPLY_LIMIT_BYTES} bytes`);
-        chunks.push(chunk as Buffer);
+        gathered.add(chunk as Buffer);
       }
       if (reply.statusCode !== 200)
         throw new FloeError('peer_unreachable', `the generator answered with ${reply.statusCode}`);
-      return parseAs(pageSchema, parseJson(Buffer.concat(chunks), MAX_REPLY_VALUES), 'reply of the generator');
+      return parseAs(pageSchema, parseJson(gathered.take(), MAX_REPLY_VALUES), 'reply of the generator');
     } finally {
       limit.release();
     }

@@ -66,11 +66,20 @@ export async function nextAttempt(
  * `infra_error`.
  */
 async function countEndedWith(tables: StoreTables, row: SessionRow, outcome: Outcome): Promise<number> {
-  const delivered = (await tables.results.deliveriesOf(row.session_id))
-    .flatMap(({ kind, summary }) => (kind === 'retried' && summary !== null ? [summary] : []))
-    .map((summary) => JSON.parse(summary) as SessionSummary);
+  const delivered = (await retriedDeliveries(tables, row)).map((summary) => JSON.parse(summary) as SessionSummary);
   const lost = outcome === 'infra_error' ? row.attempt - 1 - delivered.length : 0;
   return lost + delivered.filter((summary) => summary.outcome === outcome && !wasHandedBack(summary)).length;
+}
+
+/** Returns the summaries that the earlier attempts of a session delivered. An attempt that was lost with its node has delivered none. */
+async function retriedDeliveries(tables: StoreTables, row: SessionRow): Promise<string[]> {
+  const deliveries = await tables.results.deliveriesOf(row.session_id);
+  return deliveries.flatMap(({ kind, summary }) => (kind === 'retried' && summary !== null ? [summary] : []));
+}
+
+/** Returns how many attempts of a session were lost with their nodes, with the current one, which is lost now. */
+async function countNodeLosses(tables: StoreTables, row: SessionRow): Promise<number> {
+  return row.attempt - (await retriedDeliveries(tables, row)).length;
 }
 
 /** Returns the node on which the session failed, so that the next attempt avoids it; `null` when no other node could take the session. */
@@ -155,7 +164,7 @@ async function takeBackExpired(transaction: Transaction, expired: readonly Sessi
     if (row.node_id !== null) transaction.wake(`node:${row.node_id}`);
     transaction.count('leases_expired');
     const reason = `node ${row.node_id} was silent for ${context.config.lease_seconds} s`;
-    await loseAttempt(transaction, row, lostError(row, reason));
+    await loseAttempt(transaction, row, reason);
   }
 }
 
@@ -171,7 +180,7 @@ export async function takeBackSessionsOf(
   const { tables } = transaction;
   await lockTasks(tables, known);
   for (const row of await tables.sessions.lockHeldBy(nodeId)) {
-    await loseAttempt(transaction, row, lostError(row, `another process took over node ${nodeId}`));
+    await loseAttempt(transaction, row, `another process took over node ${nodeId}`);
   }
 }
 
@@ -195,25 +204,32 @@ export async function takeBackLost(
     for (const row of await tables.sessions.lockMany(ids)) {
       const isHeld =
         row.node_id === nodeId && row.epoch === epochs.get(row.session_id) && row.lease_expires_ms !== null;
-      if (isHeld) await loseAttempt(transaction, row, lostError(row, `a process of node ${nodeId} ended`));
+      if (isHeld) await loseAttempt(transaction, row, `a process of node ${nodeId} ended`);
     }
   });
 }
 
 /**
  * Ends an attempt whose result will no longer be accepted. The session is retried immediately, on another node if there is one, or ends as
- * `infra_error` when its attempts are used up. The caller holds the session's lock and, where possible, took the task's lock before that.
+ * `infra_error` when its attempts are used up, or when `max_node_losses` of them were lost with their nodes: then the session itself may be
+ * what ends its nodes. The caller holds the session's lock and, where possible, took the task's lock before that.
  */
-async function loseAttempt(transaction: Transaction, row: SessionRow, error: SessionError): Promise<void> {
+async function loseAttempt(transaction: Transaction, row: SessionRow, reason: string): Promise<void> {
   const task = await lockTaskOf(transaction.tables, row);
   if (task.status !== 'running') {
     await cancelRows(transaction, task, [row], cancelReason(task));
     return;
   }
+  const losses = await countNodeLosses(transaction.tables, row);
+  if (row.attempt < row.max_attempts && losses >= transaction.context.config.max_node_losses) {
+    transaction.count('given_up');
+    await giveUpSession(transaction, row, 'infra_error', quarantineError(row, reason, losses));
+    return;
+  }
   const next = await nextAttempt(transaction, row, 'infra_error', requestOf(task));
   // No further delay is added, because the session has already waited until its lease was taken back.
   if (next !== null) await requeueSession(transaction, row, { ...next, delayMs: 0 });
-  else await giveUpSession(transaction, row, 'infra_error', error);
+  else await giveUpSession(transaction, row, 'infra_error', lostError(row, reason));
 }
 
 /**
@@ -227,6 +243,15 @@ async function lockTaskOf(tables: StoreTables, row: SessionRow): Promise<TaskRow
   const task = await tables.tasks.lock(row.task_id);
   if (task === undefined) throw new Error(`session ${row.session_id} names task ${row.task_id}, which is not stored`);
   return task;
+}
+
+/** Creates the error that a session ends with when too many of its attempts were lost with their nodes. */
+function quarantineError(row: SessionRow, reason: string, losses: number): SessionError {
+  const message =
+    `${reason} in attempt ${row.attempt}; ${losses} attempts of session ${row.session_id} were lost with their nodes, so it is not ` +
+    'leased again, because it may be what ends them: see the logs of the nodes, and max_node_losses of the server';
+  const details = { node_id: row.node_id, attempts: row.attempt, node_losses: losses };
+  return { code: 'node_died', message, stage: row.status, details };
 }
 
 /** Creates the error that a session ends with when the attempt that lost its lease was the session's last one. */

@@ -9,7 +9,7 @@ import { asFloeError, FloeError } from '../../core/errors.ts';
 import { removeTree } from '../../core/remove-tree.ts';
 import type { NodeImages } from '../../sandbox-images/node-images.ts';
 import { runtimeSpecSchema } from '../../schema/index.ts';
-import { type BoxConnection, BoxListener, replyBodyBytes } from '../box/connection.ts';
+import { type BoxConnection, type BoxEnd, BoxListener, replyBodyBytes } from '../box/connection.ts';
 import {
   BOX_SOCKET,
   type BoxPrograms,
@@ -19,7 +19,7 @@ import {
   createPaths,
   mcpCommand,
 } from '../box/placement.ts';
-import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
+import { BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
 import { unenforcedLimits } from '../bubblewrap/diagnosis.ts';
 import { AGENT_HOME, countsProcessesPerNamespace } from '../bubblewrap/host.ts';
@@ -200,7 +200,7 @@ export class ApptainerProvider implements RuntimeProvider {
     const { clock, owner } = this.options;
     const spawner = labelled(this.options.spawner, owner, request.name);
     const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
-    const listener = await BoxListener.open(join(dir, 'sockets', BOX_SOCKET), maxBodyBytes);
+    const listener = await BoxListener.open(join(dir, 'sockets', BOX_SOCKET), { clock, maxBodyBytes });
     let sandbox: Sandbox | null = null;
     try {
       sandbox = await this.spawn(dir, programs, image, request, spawner);

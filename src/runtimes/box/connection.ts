@@ -5,6 +5,7 @@ import { basename, dirname } from 'node:path';
 import { z } from 'zod';
 import { raceAbort } from '../../core/abort.ts';
 import { KIB, MIB } from '../../core/bytes.ts';
+import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { RemoteChildren } from '../spawn/remote-children.ts';
 import type { HelperRequest, SpawnedProcess, SpawnRequest } from '../spawn/spawner.ts';
@@ -16,6 +17,9 @@ import type { SandboxUser } from './users.ts';
 
 /** Maximum length in bytes of the header of a reply. The longest is the first line of a command's output. */
 const REPLY_HEADER_BYTES = 512 * KIB;
+
+/** Maximum time in milliseconds between the first and the last byte of a message of the box server. */
+const FRAME_MS = 30_000;
 
 /** Maximum length in bytes of the path of a Unix socket on Linux. Node cuts a longer one off without an error. */
 const MAX_SOCKET_PATH_BYTES = 107;
@@ -93,6 +97,20 @@ type Waiter<Answer> = { readonly resolve: (answer: Answer) => void; readonly rej
 type ToolQuestion = Extract<ToolRequest, { readonly id: number }>;
 type ToolNotice = Exclude<ToolRequest, { readonly id: number }>;
 
+/** How a box server ended that had not been asked to. */
+export type BoxEnd = {
+  /** Whether the agent can have caused the end; false when the container engine, the spawn helper or the host failed. */
+  readonly byAgent: boolean;
+  /** The limit that a program of the agent exceeded; `null` when it was none, or is not known. */
+  readonly killedBy: 'memory' | 'processes' | null;
+};
+
+export type BoxConnectionOptions = {
+  readonly clock: Clock;
+  /** Maximum length in bytes of the body of a reply. */
+  readonly maxBodyBytes: number;
+};
+
 /** The gateway's connection to the box server of one sandbox. */
 export class BoxConnection {
   /** Resolves when the connection has ended. */
@@ -101,32 +119,42 @@ export class BoxConnection {
   environment: Readonly<Record<string, string>> = {};
   /** The user of the sandbox that the box server was asked for; `null` when there is none. */
   user: SandboxUser | null = null;
+  /** Number of bytes that have arrived from the box server. */
+  receivedBytes = 0;
   private readonly socket: Socket;
+  private readonly clock: Clock;
+  private readonly reader: FrameReader;
+  private readonly onReady: () => void;
   private readonly children = new RemoteChildren((message) => this.sendToRunner(message));
   private readonly files = new Map<number, Waiter<FileAnswer>>();
   private readonly tools = new Map<number, Waiter<ToolAnswer>>();
   private nextId = 1;
   private nextProcess = 1;
+  private isReady = false;
   private isClosed = false;
+  private frames = 0;
+  /** The message that has a time limit, because a part of it has arrived, by its number; `null` for none. */
+  private timedFrame: number | null = null;
+  private cancelFrameLimit = (): void => {};
 
-  constructor(socket: Socket, maxBodyBytes: number, onReady: () => void) {
+  constructor(socket: Socket, { clock, maxBodyBytes }: BoxConnectionOptions, onReady: () => void) {
     this.socket = socket;
+    this.clock = clock;
+    this.onReady = onReady;
     const limits = { headerBytes: REPLY_HEADER_BYTES, bodyBytes: maxBodyBytes };
-    const reader = new FrameReader(limits, (frame) => this.receive(frame, onReady));
-    socket.on('data', (chunk: Buffer) => {
-      try {
-        if (!this.isClosed) reader.push(chunk);
-      } catch (cause) {
-        this.fail(`it sent a message that is not valid: ${(cause as Error).message.slice(0, 200)}`);
-      }
-    });
+    this.reader = new FrameReader(limits, (frame) => this.receive(frame));
+    socket.on('data', (chunk: Buffer) => this.read(chunk));
     socket.on('error', () => {});
     this.closed = new Promise((resolve) => {
       socket.once('close', () => {
-        this.fail('it has ended');
+        this.lose('it has ended');
         resolve();
       });
     });
+  }
+
+  get hasEnded(): boolean {
+    return this.isClosed;
   }
 
   /** Starts a command in the sandbox. Rejects with `runtime_failed` when the program cannot be started or the connection has ended. */
@@ -197,6 +225,41 @@ export class BoxConnection {
     this.socket.destroy();
   }
 
+  /** Ends the connection and rejects everything that waits for a reply. `why` completes "the connection is lost: ...". */
+  lose(why: string): void {
+    if (this.isClosed) return;
+    this.isClosed = true;
+    this.cancelFrameLimit();
+    this.socket.destroy();
+    const error = lostError(why);
+    this.children.failAll(error);
+    for (const waiters of [this.files, this.tools]) {
+      for (const waiter of waiters.values()) waiter.reject(error);
+      waiters.clear();
+    }
+  }
+
+  private read(chunk: Buffer): void {
+    if (this.isClosed) return;
+    this.receivedBytes += chunk.length;
+    try {
+      this.reader.push(chunk);
+      this.limitFrame();
+    } catch (cause) {
+      this.lose(`it sent a message that is not valid: ${(cause as Error).message.slice(0, 200)}`);
+    }
+  }
+
+  /** Limits the time of a message of which only a part has arrived. */
+  private limitFrame(): void {
+    const open = this.reader.isInFrame ? this.frames : null;
+    if (open === this.timedFrame) return;
+    this.timedFrame = open;
+    this.cancelFrameLimit();
+    const late = (): void => this.lose(`it did not complete a message in ${FRAME_MS / 1000} s`);
+    this.cancelFrameLimit = open === null ? () => {} : this.clock.schedule(FRAME_MS, late);
+  }
+
   private refuseClosed(): void {
     if (this.isClosed) throw lostError('it has ended');
   }
@@ -223,55 +286,55 @@ export class BoxConnection {
     });
   }
 
-  private receive({ header, body }: Frame, onReady: () => void): void {
+  /** Throws an `Error` when the message is not valid, or no request waits for it. */
+  private receive({ header, body }: Frame): void {
+    this.frames += 1;
     const reply = replySchema.parse(header);
     switch (reply.type) {
       case 'ready':
+        if (this.isReady) throw new Error('it was ready before');
+        this.isReady = true;
         this.environment = reply.environment;
         this.user = reply.user;
-        onReady();
+        this.onReady();
         break;
       case 'file_done':
       case 'file_absent':
       case 'file_too_large':
-      case 'file_failed': {
-        this.files.get(reply.id)?.resolve({ reply, content: body });
-        this.files.delete(reply.id);
+      case 'file_failed':
+        takeWaiter(this.files, reply).resolve({ reply, content: body });
         break;
-      }
       case 'tool_done':
       case 'tool_failed':
       case 'tool_ended':
       case 'tool_text':
       case 'tool_edited':
-      case 'tool_entries': {
-        this.tools.get(reply.id)?.resolve({ reply, content: body });
-        this.tools.delete(reply.id);
+      case 'tool_entries':
+        takeWaiter(this.tools, reply).resolve({ reply, content: body });
         break;
-      }
       case 'done': {
         const { id, result, stdoutBytes } = reply;
         const [stdout, stderr] = [body.subarray(0, stdoutBytes), body.subarray(stdoutBytes)];
-        this.children.receive({ type: 'done', id, result: { ...result, stdout, stderr } });
+        const isKnown = this.children.receive({ type: 'done', id, result: { ...result, stdout, stderr } });
+        if (!isKnown) throw unasked(reply);
         break;
       }
       default:
-        this.children.receive(reply);
+        if (!this.children.receive(reply)) throw unasked(reply);
     }
   }
+}
 
-  /** Ends the connection and rejects everything that waits for a reply. */
-  private fail(why: string): void {
-    if (this.isClosed) return;
-    this.isClosed = true;
-    this.socket.destroy();
-    const error = lostError(why);
-    this.children.failAll(error);
-    for (const waiters of [this.files, this.tools]) {
-      for (const waiter of waiters.values()) waiter.reject(error);
-      waiters.clear();
-    }
-  }
+/** Removes and returns what waits for a reply. Throws an `Error` when nothing does. */
+function takeWaiter<Answer>(waiters: Map<number, Waiter<Answer>>, reply: FileReply | ToolReply): Waiter<Answer> {
+  const waiter = waiters.get(reply.id);
+  if (waiter === undefined) throw unasked(reply);
+  waiters.delete(reply.id);
+  return waiter;
+}
+
+function unasked({ type, id }: { readonly type: string; readonly id: number }): Error {
+  return new Error(`no request ${id} waits for ${type}`);
 }
 
 function answerTo<Answer>(waiters: Map<number, Waiter<Answer>>, id: number): Promise<Answer> {
@@ -315,7 +378,7 @@ export class BoxListener {
   private pending: BoxConnection | null = null;
 
   /** `directory` is the directory of the socket, if the socket's address contains its descriptor. */
-  private constructor(server: Server, socketPath: string, directory: FileHandle | null, maxBodyBytes: number) {
+  private constructor(server: Server, socketPath: string, directory: FileHandle | null, options: BoxConnectionOptions) {
     this.server = server;
     this.socketPath = socketPath;
     this.directory = directory;
@@ -324,19 +387,19 @@ export class BoxListener {
       server.once('connection', (socket) => {
         server.on('connection', (other) => other.destroy());
         server.close();
-        const connection = new BoxConnection(socket, maxBodyBytes, () => resolve(connection));
+        const connection = new BoxConnection(socket, options, () => resolve(connection));
         this.pending = connection;
       });
     });
   }
 
-  /** Listens on the socket. Replies of the box server have bodies of at most `maxBodyBytes` bytes. */
-  static async open(socketPath: string, maxBodyBytes: number): Promise<BoxListener> {
+  /** Listens on the socket. */
+  static async open(socketPath: string, options: BoxConnectionOptions): Promise<BoxListener> {
     const server = createServer();
     // The state directory of a gateway can be longer than the path of a socket. The address of its descriptor never is.
     const isLong = Buffer.byteLength(socketPath) > MAX_SOCKET_PATH_BYTES;
     const directory = isLong ? await open(dirname(socketPath)) : null;
-    const listener = new BoxListener(server, socketPath, directory, maxBodyBytes);
+    const listener = new BoxListener(server, socketPath, directory, options);
     try {
       await new Promise<void>((resolve, reject) => {
         server.once('error', reject);

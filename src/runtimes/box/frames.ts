@@ -1,6 +1,8 @@
+import { GatheredBytes } from '../../core/gathered-bytes.ts';
+
 /*
  * Frames between a gateway and the box server of a sandbox. A frame consists of the length of its header and the length of its body (4 bytes
- * each, big-endian), the header as JSON, and the body as raw bytes. The box server runs in sandboxes, so this file imports nothing.
+ * each, big-endian), the header as JSON, and the body as raw bytes. The box server runs in sandboxes, so this file imports no package.
  */
 
 const LENGTHS_BYTES = 8;
@@ -20,14 +22,13 @@ export function encodeFrame(header: object, body: Buffer = EMPTY): Buffer[] {
   return body.length === 0 ? [lengths, json] : [lengths, json, body];
 }
 
-/** Reads frames from chunks of bytes, and calls `onFrame` for each. */
+/** Reads frames from chunks of bytes, and calls `onFrame` for each. Its memory follows the bytes that have arrived, however they are split. */
 export class FrameReader {
   private readonly limits: FrameLimits;
   private readonly onFrame: (frame: Frame) => void;
-  private chunks: Buffer[] = [];
-  private length = 0;
-  /** Number of bytes after which the next part of a frame is complete. */
+  /** Number of bytes of the next part of a frame: its lengths, or its header and body. */
   private wanted = LENGTHS_BYTES;
+  private part = new GatheredBytes(LENGTHS_BYTES);
   /** Length of the header of the frame whose header and body are being read; `null` while lengths are being read. */
   private headerBytes: number | null = null;
 
@@ -36,11 +37,20 @@ export class FrameReader {
     this.onFrame = onFrame;
   }
 
+  /** Whether a frame has begun and is not complete. */
+  get isInFrame(): boolean {
+    return this.headerBytes !== null || this.part.length > 0;
+  }
+
   /** Reads the next bytes. Throws an `Error` when a frame is longer than allowed or a header is not JSON. */
   push(chunk: Buffer): void {
-    this.chunks.push(chunk);
-    this.length += chunk.length;
-    while (this.length >= this.wanted) this.read(this.take(this.wanted));
+    for (let rest = chunk; ; ) {
+      const missing = this.wanted - this.part.length;
+      this.part.add(rest.subarray(0, missing));
+      if (rest.length < missing) return;
+      rest = rest.subarray(missing);
+      this.read(this.part.take());
+    }
   }
 
   private read(part: Buffer): void {
@@ -50,22 +60,18 @@ export class FrameReader {
         throw new Error(`a frame with ${header} bytes of header and ${body} bytes of body is too long`);
       }
       this.headerBytes = header;
-      this.wanted = header + body;
+      this.expect(header + body);
       return;
     }
     const header: unknown = JSON.parse(part.toString('utf8', 0, this.headerBytes));
     const body = part.subarray(this.headerBytes);
     this.headerBytes = null;
-    this.wanted = LENGTHS_BYTES;
+    this.expect(LENGTHS_BYTES);
     this.onFrame({ header, body });
   }
 
-  private take(count: number): Buffer {
-    const [first = EMPTY, ...rest] = this.chunks;
-    const all = rest.length === 0 ? first : Buffer.concat(this.chunks, this.length);
-    const left = all.subarray(count);
-    this.chunks = left.length === 0 ? [] : [left];
-    this.length = left.length;
-    return all.subarray(0, count);
+  private expect(bytes: number): void {
+    this.wanted = bytes;
+    this.part = new GatheredBytes(bytes);
   }
 }

@@ -13,7 +13,7 @@ import { argvOf, execResult, type SandboxParts, SandboxRuntime } from '../sandbo
 import type { SpawnedProcess, SpawnResult } from '../spawn/spawner.ts';
 import type { RuntimeTools } from '../tools.ts';
 import { DEFAULT_FILE_MODE } from '../transfer.ts';
-import { type BoxConnection, partsOfFile, requireDone } from './connection.ts';
+import { type BoxConnection, type BoxEnd, partsOfFile, requireDone } from './connection.ts';
 import type { FileOwner } from './messages.ts';
 import { BoxSnapshot, packWorkdir, type SnapshotBox, snapshotDir, unpackWorkdir } from './snapshot.ts';
 import { BoxToolClient } from './tool-client.ts';
@@ -41,13 +41,6 @@ exec "$@"`;
 /** Why a sandbox cannot be started with the files of a snapshot. */
 export const WORKDIR_ONLY =
   'a snapshot of this back end contains only the workdir, so no sandbox can be started from it';
-
-/** How the sandbox of a box server ended without having been stopped. */
-export type BoxEnd = {
-  /** Whether the agent can have caused the end; false when the container engine or the host failed. */
-  readonly byAgent: boolean;
-  readonly killedBy: ExecResult['killedBy'];
-};
 
 /** A user of a sandbox other than root. */
 export type BoxUser = {
@@ -328,7 +321,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
 
   /** Returns tools of a box server of the user; `null` for that of the sandbox. */
   private newTools(server: ToolServer | null, release: () => Promise<void>): BoxToolClient {
-    const { clock, connection, request, end } = this.parts;
+    const { clock, connection, request, end, explainEnd } = this.parts;
     const common = {
       ...{ clock, release },
       workdir: this.paths.workdir,
@@ -339,7 +332,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     // The limits of a box server that runs as a command also hold for its processes.
     if (server !== null) return new BoxToolClient({ ...common, ...server, prefix: [] });
     const prefix = ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-tool', this.fileBlocks];
-    return new BoxToolClient({ ...common, connection, end, prefix });
+    return new BoxToolClient({ ...common, connection, end, explainEnd, prefix });
   }
 
   protected async remove(): Promise<void> {

@@ -88,6 +88,7 @@ function receive({ header, body }: Frame): void {
     case 'close':
       end();
       break;
+    case 'tool_ping':
     case 'tool_open':
     case 'tool_run':
     case 'tool_interrupt':

@@ -22,8 +22,10 @@ import {
   type ShellResult,
   ToolError,
   type ToolProcess,
+  type ToolsLoss,
 } from '../tools.ts';
-import type { BoxConnection, ToolAnswer } from './connection.ts';
+import type { BoxConnection, BoxEnd, ToolAnswer } from './connection.ts';
+import { Heartbeat } from './heartbeat.ts';
 import { type DirectoryEntry, MAX_ENTRIES, type PythonOutcome, type ToolProcessSpec } from './tool-messages.ts';
 
 /** Maximum length in bytes of code to run, and of a file to write. */
@@ -74,6 +76,8 @@ export type ToolClientParts = {
   readonly onActivity: (() => void) | undefined;
   /** Ends a box server that does not respond. Resolves when it has ended. Must not reject. */
   readonly end: () => Promise<void>;
+  /** Ends a box server whose connection is lost, and returns how it ended. Must not reject. */
+  readonly explainEnd: () => Promise<BoxEnd>;
   /** Called once, when all tools have been closed. Must not reject. */
   readonly release: () => Promise<void>;
 };
@@ -85,10 +89,24 @@ type Ended = Extract<ToolAnswer['reply'], { readonly type: 'tool_ended' }>;
 export class BoxToolClient implements RuntimeTools {
   private readonly parts: ToolClientParts;
   private readonly processes = new Set<ToolProcess<unknown>>();
+  private readonly heartbeat: Heartbeat;
   private closing: Promise<void> | null = null;
+  /** Whether the box server has got a request that runs code or works on files. */
+  private wasUsed = false;
+  private explaining: Promise<ToolsLoss> | null = null;
+  private lostBy: ToolsLoss | null = null;
 
   constructor(parts: ToolClientParts) {
     this.parts = parts;
+    const { clock, connection, end } = parts;
+    this.heartbeat = new Heartbeat(clock, connection, (seconds) => {
+      connection.lose(`it has not responded for ${seconds} s`);
+      void end();
+    });
+  }
+
+  get loss(): ToolsLoss | null {
+    return this.lostBy;
   }
 
   shell({ pty = false, cwd, env }: ShellOptions = {}): ToolProcess<ShellResult> {
@@ -115,7 +133,49 @@ export class BoxToolClient implements RuntimeTools {
     });
   }
 
-  async readFile(path: string, options: ReadOptions, signal: AbortSignal): Promise<FileText> {
+  readFile(path: string, options: ReadOptions, signal: AbortSignal): Promise<FileText> {
+    return this.explained(signal, () => this.read(path, options, signal));
+  }
+
+  writeFile(path: string, content: string | Buffer, signal: AbortSignal): Promise<void> {
+    return this.explained(signal, () => this.write(path, content, signal));
+  }
+
+  editFile(path: string, edit: FileEdit, signal: AbortSignal): Promise<number> {
+    return this.explained(signal, () => this.edit(path, edit, signal));
+  }
+
+  list(path: string, signal: AbortSignal): Promise<DirectoryListing> {
+    return this.explained(signal, () => this.entries(path, signal));
+  }
+
+  close(): Promise<void> {
+    this.closing ??= this.closeAll();
+    return this.closing;
+  }
+
+  /** Does work for the agent. When it fails because the box server is lost, finds out first who has caused that. */
+  private async explained<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!FloeError.is(error) || error.details.box !== 'lost') throw error;
+      this.explaining ??= this.explainLoss(error);
+      throw (await this.explaining).error;
+    }
+  }
+
+  private async explainLoss({ code, message, details }: FloeError): Promise<ToolsLoss> {
+    const { wasUsed } = this;
+    const { byAgent, killedBy } = await this.parts.explainEnd();
+    const limit = killedBy === null ? '' : `; a command exceeded the limit on ${killedBy}`;
+    const error = new FloeError(code, `${message}${limit}`, { ...details, killed_by: killedBy });
+    this.lostBy = { error, byAgent, wasUsed };
+    return this.lostBy;
+  }
+
+  private async read(path: string, options: ReadOptions, signal: AbortSignal): Promise<FileText> {
     const { firstLine = 1, lineCount = null } = options;
     const maxBytes = MAX_READ_BYTES;
     const asked = { type: 'tool_read', path: this.resolve(path), firstLine, lineCount, maxBytes } as const;
@@ -125,14 +185,14 @@ export class BoxToolClient implements RuntimeTools {
     return { text: content.toString(), nextLine, isCut };
   }
 
-  async writeFile(path: string, content: string | Buffer, signal: AbortSignal): Promise<void> {
+  private async write(path: string, content: string | Buffer, signal: AbortSignal): Promise<void> {
     const bytes = typeof content === 'string' ? Buffer.from(content) : content;
     refuseLong('the content', bytes, MAX_FILE_BYTES);
     const { reply } = await this.ask({ type: 'tool_write', path: this.resolve(path) }, signal, bytes);
     if (reply.type !== 'tool_done') throw this.unexpected(reply);
   }
 
-  async editFile(path: string, edit: FileEdit, signal: AbortSignal): Promise<number> {
+  private async edit(path: string, edit: FileEdit, signal: AbortSignal): Promise<number> {
     const [oldText, newText] = [Buffer.from(edit.oldText), Buffer.from(edit.newText)];
     const body = Buffer.concat([oldText, newText]);
     refuseLong('the text', body, MAX_FILE_BYTES);
@@ -143,15 +203,10 @@ export class BoxToolClient implements RuntimeTools {
     return reply.count;
   }
 
-  async list(path: string, signal: AbortSignal): Promise<DirectoryListing> {
+  private async entries(path: string, signal: AbortSignal): Promise<DirectoryListing> {
     const { reply, content } = await this.ask({ type: 'tool_list', path: this.resolve(path) }, signal);
     if (reply.type !== 'tool_entries') throw this.unexpected(reply);
     return { entries: this.parse(entriesSchema, content), isPartial: reply.isPartial };
-  }
-
-  close(): Promise<void> {
-    this.closing ??= this.closeAll();
-    return this.closing;
   }
 
   private async closeAll(): Promise<void> {
@@ -171,20 +226,22 @@ export class BoxToolClient implements RuntimeTools {
     let opened: Promise<unknown> | null = null;
     let closed: Promise<void> | null = null;
     const process: ToolProcess<Result> = {
-      run: async (code, options, signal) => {
-        if (closed !== null) throw new ToolError('failed', 'the process has been closed');
-        opened ??= this.ask({ type: 'tool_open', process: number, spec }, signal);
-        await opened.catch((error: unknown) => {
-          opened = null;
-          throw error;
-        });
-        return this.run(number, code, options, signal, resultOf);
-      },
+      run: (code, options, signal) =>
+        this.explained(signal, async () => {
+          if (closed !== null) throw new ToolError('failed', 'the process has been closed');
+          opened ??= this.ask({ type: 'tool_open', process: number, spec }, signal);
+          await opened.catch((error: unknown) => {
+            opened = null;
+            throw error;
+          });
+          return this.run(number, code, options, signal, resultOf);
+        }),
       interrupt: () => parts.connection.notifyTools({ type: 'tool_interrupt', process: number }),
       type: (text) => parts.connection.notifyTools({ type: 'tool_type', process: number }, Buffer.from(text)),
-      restart: async (signal) => {
-        if (opened !== null) await this.ask({ type: 'tool_restart', process: number }, signal);
-      },
+      restart: (signal) =>
+        this.explained(signal, async () => {
+          if (opened !== null) await this.ask({ type: 'tool_restart', process: number }, signal);
+        }),
       close: () => {
         closed ??= opened === null ? Promise.resolve() : this.closeProcess(number);
         this.processes.delete(process);
@@ -214,7 +271,7 @@ export class BoxToolClient implements RuntimeTools {
     const startedMs = clock.monotonicMs();
     onActivity?.();
     const cancel = (): void => connection.notifyTools({ type: 'tool_cancel', process: number });
-    const asked = connection.askTools({ type: 'tool_run', process: number, limits }, body);
+    const asked = this.request({ type: 'tool_run', process: number, limits }, body);
     const { reply, content } = await this.answer(asked, limits.timeoutMs + REPLY_MS, signal, cancel);
     onActivity?.();
     if (reply.type !== 'tool_ended') throw this.unexpected(reply);
@@ -236,7 +293,14 @@ export class BoxToolClient implements RuntimeTools {
   ): Promise<ToolAnswer> {
     signal.throwIfAborted();
     if (this.closing !== null) throw new ToolError('failed', 'the tools have been closed');
-    return this.answer(this.parts.connection.askTools(request, body), REPLY_MS, signal);
+    return this.answer(this.request(request, body), REPLY_MS, signal);
+  }
+
+  private request(request: Parameters<BoxConnection['askTools']>[0], body?: Buffer): Promise<ToolAnswer> {
+    const { connection } = this.parts;
+    const isUse = request.type !== 'tool_open' && request.type !== 'tool_restart';
+    this.wasUsed ||= isUse && !connection.hasEnded;
+    return connection.askTools(request, body);
   }
 
   /**
@@ -257,7 +321,7 @@ export class BoxToolClient implements RuntimeTools {
       cancelEnd = scheduleAfterInput(clock, END_MS, () => void end());
     });
     try {
-      const answer = await asked;
+      const answer = await this.heartbeat.during(asked);
       signal.throwIfAborted();
       if (answer.reply.type === 'tool_failed') throw new ToolError(answer.reply.reason, answer.reply.message);
       return answer;

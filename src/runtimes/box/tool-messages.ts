@@ -23,6 +23,8 @@ export type ToolRunLimits = {
 };
 
 export type ToolRequest =
+  /** Asks for a sign of life. */
+  | { readonly type: 'tool_ping'; readonly id: number }
   /** Prepares a process. It is started by the first `tool_run`. */
   | { readonly type: 'tool_open'; readonly id: number; readonly process: number; readonly spec: ToolProcessSpec }
   /** Runs the body. Answered by `tool_ended`. */

@@ -5,7 +5,7 @@ import { MIB } from '../../core/bytes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { SpawnResult } from '../spawn/spawner.ts';
-import { type BoxConnection, BoxListener, replyBodyBytes } from './connection.ts';
+import { type BoxConnection, type BoxEnd, BoxListener, replyBodyBytes } from './connection.ts';
 
 /** Node options of a box server, which keep its heap small, because every sandbox with tools has one. */
 export const BOX_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=128', '--no-warnings'];
@@ -22,6 +22,8 @@ export type ToolServer = {
   readonly connection: BoxConnection;
   /** Ends the box server with all its processes. Resolves when it has ended. May be called twice; never rejects. */
   end(): Promise<void>;
+  /** Ends the box server after its connection was lost, and returns how it ended. Never rejects. */
+  explainEnd(): Promise<BoxEnd>;
 };
 
 export type ToolServerOptions = {
@@ -47,7 +49,7 @@ export async function startToolServer(
   let listener: BoxListener | null = null;
   let ended: Promise<unknown> = Promise.resolve();
   try {
-    listener = await BoxListener.open(path, replyBodyBytes(maxOutputBytes));
+    listener = await BoxListener.open(path, { clock, maxBodyBytes: replyBodyBytes(maxOutputBytes) });
     const running = run(path, killing.signal);
     ended = running.catch(() => {});
     const connection = await listener.accept(failure(running), signal);
@@ -59,7 +61,14 @@ export async function startToolServer(
       cancel();
       connection.close();
     };
-    return { connection, end };
+    const explainEnd = async (): Promise<BoxEnd> => {
+      await end();
+      return running.then(
+        ({ killedBy = null }) => ({ byAgent: true, killedBy }),
+        (error: unknown) => ({ byAgent: !isOfHost(error), killedBy: null }),
+      );
+    };
+    return { connection, end, explainEnd };
   } catch (error) {
     killing.abort(error);
     await ended;
@@ -68,6 +77,11 @@ export async function startToolServer(
     await listener?.close();
     if (dir !== null) await rm(dir, { recursive: true, force: true });
   }
+}
+
+/** Whether a command could not run to its end because the spawn helper or the sandbox itself ended, and not because it was killed. */
+function isOfHost(error: unknown): boolean {
+  return FloeError.is(error) && (error.details.helper === 'died' || error.details.box === 'lost');
 }
 
 async function failure(running: Promise<SpawnResult>): Promise<never> {

@@ -145,6 +145,8 @@ export class BoxTools {
   private async perform(request: Extract<ToolRequest, { readonly id: number }>, body: Buffer): Promise<void> {
     const { id } = request;
     switch (request.type) {
+      case 'tool_ping':
+        break;
       case 'tool_open':
         if (this.sessions.size >= MAX_PROCESSES) {
           throw new ToolError('unavailable', `at most ${MAX_PROCESSES} shells and Python processes can be open`);

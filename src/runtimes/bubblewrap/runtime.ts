@@ -151,7 +151,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     const { clock, request } = this.parts;
     const { spec, onActivity } = request;
     const maxOutputBytes = Math.floor(spec.max_output_mb * MIB);
-    const { connection, end } = await startToolServer(
+    const { connection, end, explainEnd } = await startToolServer(
       async (socketPath, killed) => {
         const proxies = this.proxiesOf({ withProxy: false });
         return this.run(
@@ -164,7 +164,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     );
     const env = { ...this.environment, ...spec.env };
     const common = { connection, clock, workdir: spec.workdir, env, maxOutputBytes, onActivity };
-    return new BoxToolClient({ ...common, prefix: [], end, release: end });
+    return new BoxToolClient({ ...common, prefix: [], end, explainEnd, release: end });
   }
 
   override async snapshot(signal: AbortSignal): Promise<RuntimeSnapshot> {

@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream';
 import { Pool } from 'undici';
 import { FloeError } from '../../core/errors.ts';
+import { GatheredBytes } from '../../core/gathered-bytes.ts';
 
 /** Version of the Docker Engine API. Docker 20.10 and later and Podman 4 support it. */
 const API_VERSION = 'v1.41';
@@ -198,14 +199,14 @@ export class ContainerEngine {
         signal,
         ...(body === null ? {} : { headers: { 'content-type': body.type }, body: body.content }),
       });
-      const chunks: Buffer[] = [];
+      const gathered = new GatheredBytes(MAX_REPLY_BYTES);
       let length = 0;
       for await (const chunk of stream) {
         length += (chunk as Buffer).length;
         if (length > MAX_REPLY_BYTES) throw new Error(`the reply is longer than ${MAX_REPLY_BYTES} bytes`);
-        chunks.push(chunk as Buffer);
+        gathered.add(chunk as Buffer);
       }
-      return { status, body: Buffer.concat(chunks) };
+      return { status, body: gathered.take() };
     } catch (cause) {
       signal.throwIfAborted();
       const why = (cause as Error).message;

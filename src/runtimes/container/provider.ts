@@ -5,7 +5,7 @@ import { abortAfter, raceAbort } from '../../core/abort.ts';
 import { MIB } from '../../core/bytes.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import { BoxListener, replyBodyBytes } from '../box/connection.ts';
+import { type BoxEnd, BoxListener, replyBodyBytes } from '../box/connection.ts';
 import {
   askRootVariables,
   BOX_SOCKET,
@@ -18,7 +18,7 @@ import {
   ROOT_CAPABILITIES,
   toolServerCommand,
 } from '../box/placement.ts';
-import { type BoxEnd, BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
+import { BoxRuntime, WORKDIR_ONLY } from '../box/runtime.ts';
 import { BOX_BYTES, BOX_TASKS } from '../box/tool-server.ts';
 import type { SandboxUser } from '../box/users.ts';
 import { AGENT_HOME } from '../bubblewrap/host.ts';
@@ -189,7 +189,7 @@ export class ContainerProvider implements RuntimeProvider {
     const { spec, name } = request;
     const wanted = wantedUser(spec.user, image.user);
     const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
-    const listener = await BoxListener.open(join(dir, BOX_SOCKET), maxBodyBytes);
+    const listener = await BoxListener.open(join(dir, BOX_SOCKET), { clock: this.options.clock, maxBodyBytes });
     let id: string | null = null;
     const starting = new AbortController();
     try {

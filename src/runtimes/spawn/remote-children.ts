@@ -60,10 +60,10 @@ export class RemoteChildren {
     });
   }
 
-  /** Processes a message of the other process about one of the children. Ignores messages about children that have ended. */
-  receive(message: Exclude<HelperReply, { type: 'ready' }>): void {
+  /** Processes a message of the other process about one of the children. Returns false when there is no such child, or it has ended. */
+  receive(message: Exclude<HelperReply, { type: 'ready' }>): boolean {
     const waiter = this.pending.get(message.id);
-    if (waiter === undefined) return;
+    if (waiter === undefined) return false;
     switch (message.type) {
       case 'started':
         waiter.started(message.pid);
@@ -84,6 +84,7 @@ export class RemoteChildren {
         waiter.done({ ...message.result, stdout: asBuffer(stdout), stderr: asBuffer(stderr) });
       }
     }
+    return true;
   }
 
   /** Rejects every child process that has not ended, because the other process has died. */

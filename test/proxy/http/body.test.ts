@@ -1,8 +1,12 @@
+import { EventEmitter } from 'node:events';
+import type { IncomingMessage } from 'node:http';
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { BodyBudget, decodeBody, MAX_BODY_BYTES } from '../../../src/proxy/http/body.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { BodyBudget, decodeBody, MAX_BODY_BYTES, readBody } from '../../../src/proxy/http/body.ts';
 import { unpackZstd } from '../../../src/proxy/http/zstd.ts';
+import { usedMemory } from '../../memory.ts';
 import { chatBody, Rig } from '../rig.ts';
 
 let rig: Rig;
@@ -52,6 +56,25 @@ function send(encoding: string, packed: Buffer, headers: Record<string, string> 
     headers: { 'content-encoding': encoding, ...headers },
   }).reply;
 }
+
+describe('a body that arrives in single bytes', () => {
+  const BYTES = 50_000;
+
+  it.each([{}, { 'content-length': String(BYTES) }])(
+    'takes memory for its bytes, not for each read (headers: %o)',
+    async (headers) => {
+      const request = Object.assign(new EventEmitter(), { headers });
+      const read = readBody(request as IncomingMessage, new VirtualClock());
+      const before = usedMemory();
+      // Each read of a socket has a buffer of its own.
+      for (let i = 0; i < BYTES; i++) request.emit('data', Buffer.allocUnsafeSlow(1).fill(i & 255));
+      expect(usedMemory() - before).toBeLessThan(20 * BYTES);
+      request.emit('end');
+      const body = await read;
+      expect(body.equals(Buffer.from(Array.from({ length: BYTES }, (_, i) => i & 255)))).toBe(true);
+    },
+  );
+});
 
 describe('a compressed body', () => {
   it.each<[string, Buffer]>([

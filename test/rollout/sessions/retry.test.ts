@@ -100,6 +100,38 @@ describe('the server', () => {
     expect(await attempt('infra_error')).toBe(false);
   });
 
+  it('ends a session whose attempts were lost with two nodes, whatever attempts it has left', async () => {
+    const { task_id: id } = await caller.submit(
+      task({ max_attempts: 9, outcome_policy: { infra_error: { retries: 9 } } }),
+    );
+    const handedBack = { error: { code: 'not_ready', message: 'shutting down', stage: null, details: {} } };
+    await caller.deliver('n1', summaryOf(await leaseOne(), 'infra_error', handedBack));
+    await leaseOne();
+    clock.advance(LEASE_MS);
+    await running.server.sweep();
+    // What a node reports itself is no loss of the node.
+    expect(await attempt('infra_error')).toBe(true);
+    clock.advance(60_000);
+    await caller.heartbeat('n1', []);
+    const { session_id: session } = await leaseOne();
+    clock.advance(LEASE_MS);
+    await running.server.sweep();
+    expect((await caller.taskStatus(id)).results).toMatchObject([
+      {
+        ...{ outcome: 'infra_error', reward: null, attempt: 4 },
+        error: {
+          code: 'node_died',
+          message: expect.stringContaining(
+            `node n1 was silent for 10 s in attempt 4; 2 attempts of session ${session} were lost with their nodes`,
+          ),
+          details: { node_losses: 2, attempts: 4 },
+        },
+      },
+    ]);
+    expect(await caller.lease('n1')).toEqual([]);
+    expect(await caller.counters()).toMatchObject({ given_up: 1 });
+  });
+
   it('counts an attempt that failed because an engine was not ready as a failed attempt', async () => {
     await caller.submit(task({ max_attempts: 2 }));
     const notReady = { error: { code: 'not_ready', message: 'the engine is loading', stage: null, details: {} } };

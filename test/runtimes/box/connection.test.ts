@@ -3,12 +3,16 @@ import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { type BoxConnection, BoxListener } from '../../../src/runtimes/box/connection.ts';
 import { encodeFrame } from '../../../src/runtimes/box/frames.ts';
 import type { BoxReply } from '../../../src/runtimes/box/messages.ts';
+import { settle } from '../../gateway/session-bench.ts';
 import { never } from '../workbench.ts';
 
 const MAX_BODY_BYTES = 1_000;
+const clock = new VirtualClock();
+const OPTIONS = { clock, maxBodyBytes: MAX_BODY_BYTES };
 const LOST = { code: 'runtime_failed', details: { box: 'lost' } };
 const REQUEST = { argv: ['true'], env: {}, maxOutputBytes: 10 };
 
@@ -17,7 +21,7 @@ let listener: BoxListener;
 const path = (): string => join(dir, 'box.sock');
 beforeEach(async () => {
   dir = await mkdtemp(join(tmpdir(), 'floe-box-'));
-  listener = await BoxListener.open(path(), MAX_BODY_BYTES);
+  listener = await BoxListener.open(path(), OPTIONS);
 });
 afterEach(async () => {
   await listener.close();
@@ -69,7 +73,7 @@ describe('the listener for a box server', () => {
     const deep = join(dir, 'd'.repeat(120));
     await mkdir(deep);
     await symlink(deep, join(dir, 'short'));
-    const own = await BoxListener.open(join(deep, 'box.sock'), MAX_BODY_BYTES);
+    const own = await BoxListener.open(join(deep, 'box.sock'), OPTIONS);
     expect(await readdir(deep)).toEqual(['box.sock']);
     const accepted = own.accept(new Promise<never>(() => {}), never);
     const server = connect(join(dir, 'short', 'box.sock'));
@@ -81,7 +85,7 @@ describe('the listener for a box server', () => {
 
   it('rejects when its directory with a long path does not exist', async () => {
     const deep = join(dir, 'd'.repeat(120), 'box.sock');
-    await expect(BoxListener.open(deep, MAX_BODY_BYTES)).rejects.toMatchObject({ code: 'ENOENT' });
+    await expect(BoxListener.open(deep, OPTIONS)).rejects.toMatchObject({ code: 'ENOENT' });
   });
 
   it('rejects with the failure of the sandbox when it ends before its box server is ready', async () => {
@@ -114,13 +118,52 @@ describe('a connection to a box server that an agent has taken over', () => {
     await expect(connection.askFiles({ type: 'check_directory', path: '/', owner: null })).rejects.toMatchObject(LOST);
   });
 
-  it('ignores messages about commands and files that do not exist', async () => {
+  it.each<[string, object]>([
+    ['the end of a command that does not exist', done(77)],
+    ['the start of a command that does not exist', { type: 'started', id: 77, pid: 5 }],
+    ['an answer about a file that was not asked for', { type: 'file_done', id: 77 }],
+    ['a second answer about a file', { type: 'file_absent', id: 1 }],
+    ['an answer about a tool that was not asked for', { type: 'tool_done', id: 77 }],
+    ['a second report that it is ready', { type: 'ready', environment: { PATH: '/mine' }, user: null }],
+  ])('is lost at %s', async (_what, message) => {
     const { server, connection } = await connected();
-    send(server, done(77));
-    send(server, { type: 'file_done', id: 77 });
     const asked = connection.askFiles({ type: 'check_directory', path: '/', owner: null });
     send(server, { type: 'file_absent', id: 1 });
     expect((await asked).reply.type).toBe('file_absent');
+    send(server, message);
+    await connection.closed;
+    await expect(connection.spawn(REQUEST)).rejects.toMatchObject(LOST);
+    expect(connection.environment).toEqual({});
+  });
+
+  it('is lost when it does not complete a message in time, however it sends bytes of it', async () => {
+    const { server, connection } = await connected();
+    const asked = connection.askFiles({ type: 'check_directory', path: '/', owner: null });
+    const rejected = expect(asked).rejects.toMatchObject({ ...LOST, message: expect.stringContaining('in 30 s') });
+    const bytes = Buffer.concat(encodeFrame({ type: 'file_done', id: 1 }));
+    for (let at = 0; at < 10; at++) {
+      const { receivedBytes } = connection;
+      server.write(bytes.subarray(at, at + 1));
+      while (connection.receivedBytes === receivedBytes) await new Promise((resolve) => setImmediate(resolve));
+      clock.advance(3_000);
+    }
+    await connection.closed;
+    await rejected;
+  });
+
+  it('has the full time for each of its messages', async () => {
+    const { server, connection } = await connected();
+    const bytes = Buffer.concat(encodeFrame({ type: 'file_absent', id: 1 }));
+    const asked = connection.askFiles({ type: 'check_directory', path: '/', owner: null });
+    const other = connection.askFiles({ type: 'check_directory', path: '/', owner: null });
+    server.write(bytes.subarray(0, 9));
+    await settle();
+    clock.advance(29_000);
+    server.write(bytes.subarray(9));
+    send(server, { type: 'file_absent', id: 2 });
+    for (const one of [asked, other]) expect((await one).reply.type).toBe('file_absent');
+    clock.advance(60_000);
+    expect(connection.hasEnded).toBe(false);
     server.destroy();
   });
 

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { encodeFrame, type Frame, FrameReader } from '../../../src/runtimes/box/frames.ts';
+import { usedMemory } from '../../memory.ts';
 
 const LIMITS = { headerBytes: 1_000, bodyBytes: 1_000 };
 
@@ -23,6 +24,21 @@ describe('frames', () => {
         expect(read(bytes, chunkBytes)).toEqual(frames);
       }),
     );
+  });
+
+  it('take memory for the bytes that have arrived, not for each read or the announced length', () => {
+    const bytes = 50_000;
+    const limits = { headerBytes: 100, bodyBytes: 2 ** 30 };
+    const reader = new FrameReader(limits, () => {});
+    const lengths = Buffer.alloc(8);
+    lengths.writeUInt32BE(2, 0);
+    lengths.writeUInt32BE(2 ** 30, 4);
+    const before = usedMemory();
+    reader.push(lengths);
+    // The bytes of one read have a buffer of their own.
+    for (let at = 0; at < bytes; at++) reader.push(Buffer.allocUnsafeSlow(1));
+    expect(usedMemory() - before).toBeLessThan(20 * bytes);
+    expect(reader.isInFrame).toBe(true);
   });
 
   it.each([

@@ -25,12 +25,12 @@ function reply(server: Socket, message: BoxReply): void {
 
 /** A sandbox whose box server is played by the test. The end of the sandbox is recorded, and does not close the connection. */
 async function sandbox() {
-  const listener = await BoxListener.open(join(dir, 's'), 1_000_000);
+  const clock = new VirtualClock();
+  const listener = await BoxListener.open(join(dir, 's'), { clock, maxBodyBytes: 1_000_000 });
   const server = connect(join(dir, 's'));
   server.resume();
   reply(server, { type: 'ready', environment: {}, user: null });
   const connection = await listener.accept(new Promise<never>(() => {}), never);
-  const clock = new VirtualClock();
   let ends = 0;
   const refuse = () => Promise.reject(new Error('not used'));
   const runtime = new BoxRuntime({
@@ -55,9 +55,10 @@ describe('a sandbox whose box server does not respond', () => {
       const reason = new Error('too late');
       const running = runtime.exec({ command: 'kill -STOP "$PPID"' }, aborted.signal);
       const rejected = expect(running).rejects.toBe(reason);
-      reply(server, { type: 'file_done', id: 1 });
-      if (isStarted) reply(server, { type: 'started', id: 1, pid: 7 });
       await new Promise((resolve) => server.once('data', resolve));
+      reply(server, { type: 'file_done', id: 1 });
+      await new Promise((resolve) => server.once('data', resolve));
+      if (isStarted) reply(server, { type: 'started', id: 1, pid: 7 });
       await settle();
       aborted.abort(reason);
       await settle();

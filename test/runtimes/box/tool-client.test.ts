@@ -4,10 +4,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
-import { BoxListener } from '../../../src/runtimes/box/connection.ts';
+import { type BoxConnection, type BoxEnd, BoxListener } from '../../../src/runtimes/box/connection.ts';
 import { encodeFrame, FrameReader } from '../../../src/runtimes/box/frames.ts';
 import type { BoxRequest } from '../../../src/runtimes/box/messages.ts';
 import { BoxToolClient } from '../../../src/runtimes/box/tool-client.ts';
+import { settle } from '../../gateway/session-bench.ts';
 import { never } from '../workbench.ts';
 
 const LOST = { code: 'runtime_failed', details: { box: 'lost' } };
@@ -21,12 +22,16 @@ let server: Socket;
 let tools: BoxToolClient;
 let clock: VirtualClock;
 let ends: number;
+let connection: BoxConnection;
+/** How the box server ended, as its provider finds out. */
+let boxEnd: BoxEnd;
 /** Returns the reply to a request; `null` for none. */
 let answer: (request: BoxRequest) => readonly [header: object, body?: Buffer] | null;
 
 beforeEach(async () => {
   dir = await mkdtemp(join(tmpdir(), 'floe-tools-'));
-  const listener = await BoxListener.open(join(dir, 's'), 2_000_000);
+  clock = new VirtualClock();
+  const listener = await BoxListener.open(join(dir, 's'), { clock, maxBodyBytes: 2_000_000 });
   const accepted = listener.accept(new Promise<never>(() => {}), never);
   server = connect(join(dir, 's'));
   const send = (header: object, body?: Buffer) => {
@@ -40,15 +45,16 @@ beforeEach(async () => {
   });
   server.on('data', (chunk: Buffer) => reader.push(chunk));
   send({ type: 'ready', environment: {}, user: null });
-  const connection = await accepted;
-  clock = new VirtualClock();
+  connection = await accepted;
   ends = 0;
+  boxEnd = { byAgent: true, killedBy: null };
+  const explainEnd = async () => boxEnd;
   const end = async () => {
     ends += 1;
     connection.close();
   };
   const common = { connection, clock, workdir: '/work', env: {}, prefix: [], maxOutputBytes: 1_000 };
-  tools = new BoxToolClient({ ...common, onActivity: undefined, end, release: async () => {} });
+  tools = new BoxToolClient({ ...common, onActivity: undefined, end, explainEnd, release: async () => {} });
 });
 afterEach(async () => {
   server.destroy();
@@ -87,12 +93,50 @@ describe('tools whose box server an agent has taken over', () => {
     await expect(tools.list('.', never)).rejects.toMatchObject(LOST);
   });
 
-  it('end it when it does not answer', async () => {
-    answer = () => null;
+  it('end it when it does not answer, although it shows signs of life', async () => {
+    answer = ({ type }) => (type === 'tool_ping' ? [{ type: 'tool_done' }] : null);
     const rejected = expect(tools.list('.', never)).rejects.toMatchObject(LOST);
-    clock.advance(75_000);
+    for (let passedMs = 0; passedMs < 75_000; passedMs += 3_000) {
+      expect(ends).toBe(0);
+      clock.advance(3_000);
+      await settle();
+    }
     await rejected;
     expect(ends).toBe(1);
+  });
+
+  it.each([
+    ['a command', () => run()],
+    ['a cell', () => tools.python().run('1', { timeoutMs: 300_000 }, never)],
+    ['an action of a browser', () => tools.browser().run('{}', { timeoutMs: 300_000 }, never)],
+    ['an edit', () => tools.editFile('a', { oldText: 'b', newText: 'c' }, never)],
+  ])('end it within seconds when it shows no sign of life during %s', async (_what, work) => {
+    answer = ({ type }) => (type === 'tool_open' ? [{ type: 'tool_done' }] : null);
+    const message = expect.stringContaining('it has not responded for 15 s');
+    const rejected = expect(work()).rejects.toMatchObject({ ...LOST, message });
+    await settle();
+    clock.advance(18_000);
+    await rejected;
+    expect(ends).toBe(1);
+    expect(tools.loss).toMatchObject({ byAgent: true, wasUsed: true });
+  });
+
+  it('wait for code that runs for long as long as the box server shows signs of life', async () => {
+    let finish = (): void => {};
+    answer = ({ type }) => {
+      if (type !== 'tool_run') return [{ type: 'tool_done' }];
+      finish = () => server.write(Buffer.concat(encodeFrame({ id: 2, ...ENDED })));
+      return null;
+    };
+    const running = tools.shell().run('sleep 300', { timeoutMs: 300_000 }, never);
+    for (let passedMs = 0; passedMs < 300_000; passedMs += 3_000) {
+      await settle();
+      clock.advance(3_000);
+    }
+    await settle();
+    finish();
+    expect((await running).exitCode).toBe(0);
+    expect([ends, tools.loss]).toEqual([0, null]);
   });
 
   it('end it when it does not end code whose signal has aborted, and reject with the reason', async () => {
@@ -131,6 +175,29 @@ describe('tools whose box server an agent has taken over', () => {
     clock.advance(5_000);
     await closed;
     expect(ends).toBe(1);
+  });
+});
+
+describe('the loss of a box server', () => {
+  it('comes before its use when no code ran and no file was accessed', async () => {
+    answer = () => [{ type: 'tool_done' }];
+    server.destroy();
+    await connection.closed;
+    await expect(run()).rejects.toMatchObject(LOST);
+    expect(tools.loss).toMatchObject({ byAgent: true, wasUsed: false });
+  });
+
+  it.each<BoxEnd>([
+    { byAgent: false, killedBy: null },
+    { byAgent: true, killedBy: 'memory' },
+  ])('is explained by how the sandbox ended: %o', async (end) => {
+    boxEnd = end;
+    answer = ({ type }) => {
+      if (type === 'tool_run') server.destroy();
+      return [{ type: 'tool_done' }];
+    };
+    await expect(run()).rejects.toMatchObject({ ...LOST, details: { killed_by: end.killedBy } });
+    expect(tools.loss).toMatchObject({ byAgent: end.byAgent, wasUsed: true });
   });
 });
 
