@@ -6,9 +6,8 @@
 // are drawn from a vocabulary of 151,643, and a token has about four characters of text. The prompts of a session are views of one buffer,
 // as in the proxy. The results are medians over many runs after a warm-up. The CPU time is that of the whole process, including the garbage
 // collector's threads. The floor is `JSON.stringify` of the same trajectory, which every recorder of sessions has to do.
-import type { Completion } from '../src/tokens/completion.ts';
-import { encodeRecords } from '../src/tokens/records.ts';
-import { buildTrajectory } from '../src/tokens/trajectory.ts';
+import { type Completion, encodeRecords } from '@floe-rl/capture';
+import { buildTrajectory } from '#capture/tokens/trajectory';
 import { medianCpuMs, mediansCpuMs } from './cpu-time.ts';
 import { sessionOf } from './long-session.ts';
 import { printReport, type ReportRow, round } from './report.ts';

@@ -2,7 +2,7 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { systemClock } from '../src/core/clock.ts';
+import { systemClock } from '@floe-rl/core';
 
 type Message = Readonly<Record<string, unknown>>;
 

@@ -1,7 +1,6 @@
-import { systemClock } from '../src/core/clock.ts';
-import { seededRandom } from '../src/core/random.ts';
-import type { MeasureKind } from '../src/schema/index.ts';
-import type { Measure, NewFactRow, Store } from '../src/store/index.ts';
+import { seededRandom, systemClock } from '@floe-rl/core';
+import type { MeasureKind } from '@floe-rl/core/schema';
+import type { Measure, NewFactRow, Store } from '#server/store/index';
 
 /** Number of facts that one transaction adds. */
 const BATCH = 2_000;

@@ -7,9 +7,9 @@
 // after a warm-up. The CPU time is that of the whole process, including the garbage collector's threads. The floor of JSON lines is
 // `JSON.stringify` of the ids, masks and log-probabilities alone; that of Arrow is one copy of their typed arrays.
 
-import { seededRandom } from '../src/core/random.ts';
-import { sessionSummary } from '../src/core/session-summary.ts';
-import type { SessionResult, Trace, Trajectory } from '../src/schema/index.ts';
+import { seededRandom } from '@floe-rl/core';
+import { sessionSummary } from '@floe-rl/core/protocol';
+import type { SessionResult, Trace, Trajectory } from '@floe-rl/core/schema';
 import {
   describeFormats,
   ENCODINGS,
@@ -17,7 +17,7 @@ import {
   encodeExport,
   type FormatName,
   trainingGroups,
-} from '../src/trainers/index.ts';
+} from '@floe-rl/data';
 import { medianCpuMs } from './cpu-time.ts';
 import { printReport, type ReportRow, round } from './report.ts';
 

@@ -1,7 +1,7 @@
-import { RequestMemory } from '../src/proxy/session/request-memory.ts';
-import { type AssistantMessage, type ChatMessage, samplingSchema } from '../src/schema/index.ts';
-import type { Completion } from '../src/tokens/completion.ts';
-import { NO_IMAGES } from '../src/tokens/images.ts';
+import type { Completion } from '@floe-rl/capture';
+import { type AssistantMessage, type ChatMessage, samplingSchema } from '@floe-rl/core/schema';
+import { RequestMemory } from '#capture/proxy/session/request-memory';
+import { NO_IMAGES } from '#capture/tokens/images';
 
 const VOCABULARY = 151_643;
 const CLOSE = 151_645;

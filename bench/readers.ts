@@ -4,10 +4,9 @@
 //
 // Each output is read in two sizes, of which the second is four times the first. A reader whose time is linear takes the same time per
 // character for both. The floor is one pass over the characters that counts the lines. The bench also reports the longest time for which a reader kept other work on the event loop from running.
-import { KIB, MIB } from '../src/core/bytes.ts';
-import { systemClock } from '../src/core/clock.ts';
-import { readReport } from '../src/evaluators/test-report.ts';
-import { harnessRegistry } from '../src/harnesses/registry.ts';
+import { KIB, MIB, systemClock } from '@floe-rl/core';
+import { harnessRegistry } from '@floe-rl/node';
+import { readReport } from '#evaluators/test-report';
 import { printReport, type ReportRow, round } from './report.ts';
 
 const SMALL_CHARS = process.argv.includes('--quick') ? 256 * KIB : 4 * MIB;

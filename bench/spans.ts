@@ -12,10 +12,10 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { systemClock } from '../src/core/clock.ts';
-import { silentLogger } from '../src/observe/log.ts';
-import { SpanExporter } from '../src/observe/span-exporter.ts';
-import { recordingTracer } from '../src/observe/tracing.ts';
+import { systemClock } from '@floe-rl/core';
+import { silentLogger } from '@floe-rl/observe';
+import { SpanExporter } from '#observe/span-exporter';
+import { recordingTracer } from '#observe/tracing';
 import { median } from './report.ts';
 
 const isQuick = process.argv.includes('--quick');

@@ -1,9 +1,9 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { packageRoot } from '../src/core/package-root.ts';
+import { repositoryRoot } from '../tools/repository.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 const page = readFileSync(join(ROOT, 'AGENTS.md'), 'utf8');
 const skill = readFileSync(join(ROOT, 'skills', 'floe', 'SKILL.md'), 'utf8');
 

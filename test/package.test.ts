@@ -3,9 +3,9 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { packageRoot } from '../src/core/package-root.ts';
+import { repositoryRoot } from '../tools/repository.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 
 let dir: string;
 /** Paths of the files in the package's tarball, as `npm pack` reports them. */

@@ -1,9 +1,10 @@
 // `npm run check`: runs every check that must pass before a commit. `--no-tests` leaves out the tests.
+
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { packageRoot } from '../src/core/package-root.ts';
+import { repositoryRoot } from './repository.ts';
 
-const root = packageRoot();
+const root = repositoryRoot();
 const program = (path: string): string => join(root, 'node_modules', path);
 const tool = (name: string): string => join(import.meta.dirname, name);
 

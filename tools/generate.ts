@@ -2,27 +2,27 @@
  * `npm run generate` writes the files that are derived from the code: docs/openapi.json from the schemas and the route table,
  * docs/errors.md from the error table, docs/cli.md from the commands, docs/typescript-reference.md and
  * docs/python-reference.md from the clients, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, docs/metrics.md
- * from the metric registries, the table of denied system calls in docs/runtimes.md, and src/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing, and fails when a
+ * from the metric registries, the table of denied system calls in docs/runtimes.md, and packages/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing, and fails when a
  * committed file differs.
  */
+
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { ERROR_TABLE } from '@floe-rl/core';
+import { createGatewayMetrics, ServerMetrics } from '@floe-rl/observe';
 import type { Registry } from 'prom-client';
-import { configurationPage } from '../src/cli/config-file.ts';
-import { ERROR_TABLE } from '../src/core/errors.ts';
-import { packageRoot } from '../src/core/package-root.ts';
-import { clusterReference } from '../src/deployment/reference.ts';
-import { createGatewayMetrics } from '../src/observe/gateway-metrics.ts';
-import { ServerMetrics } from '../src/observe/server-metrics.ts';
-import { openApi } from '../src/rollout/index.ts';
-import { COUNTERS } from '../src/rollout/status/counters.ts';
-import { DENIED_GROUPS } from '../src/runtimes/denied-calls.ts';
+import { configurationPage } from '#floe/commands/config-file';
+import { clusterReference } from '#floe/deployment/reference';
+import { DENIED_GROUPS } from '#sandbox/backends/denied-calls';
+import { openApi } from '#server/rollout/index';
+import { COUNTERS } from '#server/rollout/status/counters';
 import { commandLinePage } from './reference/command-line.ts';
 import { pythonPage } from './reference/python-api.ts';
 import { typescriptPage } from './reference/typescript-api.ts';
+import { repositoryRoot } from './repository.ts';
 import { tokenizerFile } from './tokenizer/build.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 
 function errorsPage(): string {
   const rows = Object.entries(ERROR_TABLE).map(
@@ -32,7 +32,7 @@ function errorsPage(): string {
   return [
     '# Error codes',
     '',
-    'Generated from `src/core/errors.ts` by `npm run generate`. Every refusal on the control API has this body:',
+    'Generated from `packages/core/src/errors.ts` by `npm run generate`. Every refusal on the control API has this body:',
     '',
     '```json',
     '{"error": {"code": "conflict", "message": "…", "details": {}, "retryable": false}}',
@@ -110,7 +110,7 @@ const files = {
   'docs/python-reference.md': pythonPage(),
   'docs/runtimes.md': runtimesPage(),
   'docs/typescript-reference.md': typescriptPage(),
-  'src/sim/assets/tokenizer.json': tokenizerFile(),
+  'packages/sim/assets/tokenizer.json': tokenizerFile(),
 };
 
 let differs = 0;

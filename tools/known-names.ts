@@ -1,4 +1,4 @@
-import { FloeError } from '../src/core/errors.ts';
+import { FloeError } from '@floe-rl/core';
 
 /**
  * Returns the names in the value of an option, which are separated by commas; `null` when the option is not given. Throws `bad_request`, which

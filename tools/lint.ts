@@ -1,14 +1,15 @@
 // Checks the rules that biome and knip do not cover: which folder of src/ may import which, file sizes, calls that read the clock or random
 // numbers, assertions that cannot fail, and banned words. Violations lead to exit status 1; banned words only give warnings.
+
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { packageRoot } from '../src/core/package-root.ts';
 import { checkAssertions } from './lint/assertions.ts';
 import { checkCalls } from './lint/calls.ts';
 import { checkRooms } from './lint/rooms.ts';
 import { checkSizes, sizesOf } from './lint/sizes.ts';
 import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
 import { checkWords } from './lint/words.ts';
+import { repositoryRoot } from './repository.ts';
 
 const FOLDERS = ['src', 'dashboard', 'verify', 'bench', 'tools', 'examples', 'test'];
 
@@ -24,7 +25,7 @@ function print(kind: string, { path, line, message }: Problem): void {
   console.error(`${path}${line === 0 ? '' : `:${line}`}: ${kind}${message}`);
 }
 
-const root = packageRoot();
+const root = repositoryRoot();
 const files = FOLDERS.flatMap((folder) => sourceFiles(root, folder));
 // The lint rules against direct calls of timers and clocks do not apply to tests, which wait for real events and read real clocks, and to
 // the page, which runs in a browser.

@@ -1,14 +1,15 @@
 // Writes the lock file of a harness to harness-locks/<name>/, or of a program that evaluators run to evaluator-locks/<name>/. Afterwards,
-// set the version in src/harnesses/install/ as well, and review the changes of the lock file, because the locked packages run in every
+// set the version in packages/node/src/harnesses/install/ as well, and review the changes of the lock file, because the locked packages run in every
 // sandbox, or on every node.
 //   npm run verify -- lock-harness NAME VERSION [--uv PATH]
+
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { z } from 'zod';
-import { packageRoot } from '../src/core/package-root.ts';
+import { repositoryRoot } from './repository.ts';
 
 /**
  * Versions of Node.js that are locked with a harness, as one npm package per platform. A harness may need a newer Node.js than floe does.
@@ -185,7 +186,7 @@ const target: Target = {
   name,
   version,
   work: mkdtempSync(join(tmpdir(), 'floe-lock-')),
-  folder: join(packageRoot(), ('locks' in harness && harness.locks) || 'harness-locks', name),
+  folder: join(repositoryRoot(), ('locks' in harness && harness.locks) || 'harness-locks', name),
 };
 mkdirSync(target.folder, { recursive: true });
 try {

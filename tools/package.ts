@@ -1,13 +1,14 @@
 // `npm run package [-- --tag TAG]`: makes the npm packages, the Python wheel and the list of their contents in the folder `packages/`, which it
 // replaces. With the tag of a release, checks that the changelog and the manifest are ready for it, and writes its notes to `notes.md` there.
+
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../src/core/package-root.ts';
 import { makePackages, sizeOf } from './packages.ts';
 import { releaseNotes } from './release-notes.ts';
+import { repositoryRoot } from './repository.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 const { values: options } = parseArgs({ options: { tag: { type: 'string' } } });
 const folder = join(ROOT, 'packages');
 

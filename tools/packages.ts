@@ -3,9 +3,9 @@ import { createHash } from 'node:crypto';
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { packageRoot } from '../src/core/package-root.ts';
+import { repositoryRoot } from './repository.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 /** Folders of `dist/` that the client needs. The import rules of rooms ensure that they need nothing else of floe. */
 const CLIENT_ROOMS = ['client', 'core', 'schema'];
 /** Packages that these folders import. */

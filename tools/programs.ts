@@ -1,4 +1,4 @@
-import { FloeError } from '../src/core/errors.ts';
+import { FloeError } from '@floe-rl/core';
 
 /** A program that `npm run verify` or `npm run bench` starts by its name. */
 export type Program = {

@@ -1,14 +1,15 @@
 // `npm test`: installs the pinned pi harness if it is missing, and runs the tests. The last line is "N passed, N failed".
+
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { harnessDir } from '../src/cli/home.ts';
-import { packageRoot } from '../src/core/package-root.ts';
+import { harnessDir } from '#floe/commands/home';
+import { repositoryRoot } from './repository.ts';
 import { runVitest } from './vitest.ts';
 
 console.error('▸ installing the pinned pi harness, if it is missing');
 // All tests that run the harness pi use this one installation, so that not every test installs pi.
 process.env.FLOE_TEST_HARNESS_DIR ??= harnessDir();
-const main = join(packageRoot(), 'dist', 'cli', 'main.js');
+const main = join(repositoryRoot(), 'dist', 'cli', 'main.js');
 const install = spawnSync(process.execPath, [main, 'harness', 'install', 'pi'], { stdio: 'inherit' });
 if (install.status !== 0) console.error('  pi is not installed: its tests will be skipped');
 process.exit(runVitest(process.argv.slice(2)));

@@ -2,17 +2,17 @@ import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { packageRoot } from '../src/core/package-root.ts';
+import { repositoryRoot } from './repository.ts';
 
 /** Returns the path of vitest's main program, for callers that start it themselves to capture its output. */
-export function vitestProgram(root: string = packageRoot()): string {
+export function vitestProgram(root: string = repositoryRoot()): string {
   return join(root, 'node_modules', 'vitest', 'vitest.mjs');
 }
 
 /** Runs vitest in the repository root and shows its output. `reporter` is a path relative to the root. Returns vitest's exit status. */
 export function runVitest(args: readonly string[], reporter = './tools/summary-reporter.ts'): number {
   const vitest = spawnSync(process.execPath, [vitestProgram(), 'run', `--reporter=${reporter}`, ...args], {
-    cwd: packageRoot(),
+    cwd: repositoryRoot(),
     stdio: 'inherit',
   });
   return vitest.status ?? 1;
@@ -29,7 +29,7 @@ export async function countTests(
   env: Readonly<Record<string, string>> = {},
 ): Promise<TestCounts> {
   const child = spawn(process.execPath, [vitestProgram(), 'run', '--reporter=./tools/summary-reporter.ts', ...args], {
-    cwd: packageRoot(),
+    cwd: repositoryRoot(),
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'inherit'],
   });

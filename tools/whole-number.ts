@@ -1,4 +1,4 @@
-import { FloeError } from '../src/core/errors.ts';
+import { FloeError } from '@floe-rl/core';
 
 /** Returns the value of an option as a whole number. Throws `bad_request`, which names the option, unless it is one of at least `least`. */
 export function wholeNumber(option: string, text: string, least = 1): number {

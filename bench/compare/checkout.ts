@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { cacheDir } from '../../src/core/cache-dir.ts';
+import { cacheDir } from '#floe/commands/cache-dir';
 
 /** A problem with what the caller asked for, whose message states what to do. */
 export class RequestError extends Error {}

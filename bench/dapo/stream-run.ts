@@ -2,27 +2,19 @@ import { existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { encodeEnvelope } from '../../src/core/envelope.ts';
-import { FloeError } from '../../src/core/errors.ts';
-import { parseAs } from '../../src/core/parse.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { RowGenerators } from '../../src/rollout/batches/generator.ts';
-import { nextBatch } from '../../src/rollout/batches/hand-out.ts';
-import { replenishAll } from '../../src/rollout/batches/replenish.ts';
-import { createStream, readStream } from '../../src/rollout/batches/streams.ts';
-import { rolloutConfigSchema } from '../../src/rollout/config.ts';
-import { createControlPlane } from '../../src/rollout/control-plane.ts';
-import { registerNode } from '../../src/rollout/nodes/registration.ts';
-import { claimSessions } from '../../src/rollout/sessions/claim.ts';
-import { deliverResult } from '../../src/rollout/sessions/deliver.ts';
-import {
-  batchStreamRequestSchema,
-  type Lease,
-  nodeRegistrationSchema,
-  type TaskRequest,
-} from '../../src/schema/index.ts';
-import { DirectoryBlobStore, SqliteStore } from '../../src/store/index.ts';
+import { FloeError, parseAs, VirtualClock } from '@floe-rl/core';
+import { encodeEnvelope, sessionSummary } from '@floe-rl/core/protocol';
+import { batchStreamRequestSchema, type Lease, nodeRegistrationSchema, type TaskRequest } from '@floe-rl/core/schema';
+import { rolloutConfigSchema } from '@floe-rl/server';
+import { RowGenerators } from '#server/rollout/batches/generator';
+import { nextBatch } from '#server/rollout/batches/hand-out';
+import { replenishAll } from '#server/rollout/batches/replenish';
+import { createStream, readStream } from '#server/rollout/batches/streams';
+import { createControlPlane } from '#server/rollout/control-plane';
+import { registerNode } from '#server/rollout/nodes/registration';
+import { claimSessions } from '#server/rollout/sessions/claim';
+import { deliverResult } from '#server/rollout/sessions/deliver';
+import { DirectoryBlobStore, SqliteStore } from '#server/store/index';
 import type { Plan } from './batch-by-batch.ts';
 import type { Sample } from './workload.ts';
 

@@ -1,5 +1,4 @@
-import type { RandomSource } from '../../src/core/random.ts';
-import { seededRandom } from '../../src/core/random.ts';
+import { type RandomSource, seededRandom } from '@floe-rl/core';
 
 /** One sample of a group: how long its session takes in ms, and whether it solves its task. */
 export type Sample = { readonly ms: number; readonly isSolved: boolean };

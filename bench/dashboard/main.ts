@@ -5,6 +5,7 @@
 //   npm run bench -- dashboard [--sessions N] [--inspect PYTHON] [--json]
 //
 // PYTHON is an interpreter that has the package inspect-ai.
+
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -12,19 +13,17 @@ import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { type Completion, encodeRecords } from '@floe-rl/capture';
+import { FloeClient, NodeApi } from '@floe-rl/client';
+import { sleep, systemClock } from '@floe-rl/core';
+import { sessionSummary } from '@floe-rl/core/protocol';
+import type { ChatMessage } from '@floe-rl/core/schema';
+import { openStore } from '@floe-rl/server';
 import type { Browser, Page } from 'playwright-core';
-import { FloeClient } from '../../src/client/index.ts';
-import { NodeApi } from '../../src/client/node-api.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import { createRolloutServer } from '../../src/rollout/index.ts';
-import type { ChatMessage } from '../../src/schema/index.ts';
-import { openStore } from '../../src/store/index.ts';
-import type { Completion } from '../../src/tokens/completion.ts';
-import { buildGraph } from '../../src/tokens/graph.ts';
-import { encodeRecords } from '../../src/tokens/records.ts';
-import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+import { buildGraph } from '#capture/tokens/graph';
+import { buildTrajectory } from '#capture/tokens/trajectory';
+import { createRolloutServer } from '#server/rollout/index';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { wholeNumber } from '../../tools/whole-number.ts';
 import { missingBrowser, openBrowser } from '../../verify/dashboard/browser.ts';
 import { addEndedSessions } from '../ended-sessions.ts';
@@ -182,7 +181,7 @@ async function startInspect(python: string, completions: readonly Completion[]):
   const file = join(dir, 'messages.json');
   await writeFile(file, JSON.stringify(messages));
   await mkdir(join(dir, 'logs'));
-  const script = join(packageRoot(), 'bench', 'dashboard', 'inspect_log.py');
+  const script = join(repositoryRoot(), 'bench', 'dashboard', 'inspect_log.py');
   const writer = spawn(python, [script, file, join(dir, 'logs')], { stdio: 'inherit' });
   const [code] = (await once(writer, 'exit')) as [number | null];
   if (code !== 0) throw new Error(`the log of Inspect was not written: exit code ${code}`);

@@ -1,5 +1,5 @@
 // Request bodies of a session with tool calls, one for each API dialect, in the form in which harnesses send them. A turn adds about 3 KB.
-import type { DialectName } from '../../src/schema/index.ts';
+import type { DialectName } from '@floe-rl/core/schema';
 
 const SYSTEM = 'You are an agent in a repository. Look before you edit, and run the tests.\n'.repeat(100);
 const OUTPUT = 'def f(x):\n    return "a\\tb"  # some code with "quotes" and é\n'.repeat(34);

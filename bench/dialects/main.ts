@@ -7,10 +7,10 @@
 // request, so that the next request reuses them. Each round therefore first processes the request of the previous turn, and then measures
 // the request of the next turn. Every round parses its body from scratch, as for a request from a socket. The results are medians, measured
 // in one thread.
-import { systemClock } from '../../src/core/clock.ts';
-import { type Dialect, plainContext } from '../../src/dialects/dialect.ts';
-import { DIALECTS } from '../../src/dialects/registry.ts';
-import { RequestMemory, type RequestTexts } from '../../src/proxy/session/request-memory.ts';
+import { systemClock } from '@floe-rl/core';
+import { type Dialect, plainContext } from '#capture/dialects/dialect';
+import { DIALECTS } from '#capture/dialects/registry';
+import { RequestMemory, type RequestTexts } from '#capture/proxy/session/request-memory';
 import { median, printReport, type ReportRow, round } from '../report.ts';
 import { HISTORIES } from './histories.ts';
 

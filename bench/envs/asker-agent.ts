@@ -1,7 +1,7 @@
 import { writeFile } from 'node:fs/promises';
+import { systemClock } from '@floe-rl/core';
 import { z } from 'zod';
-import { systemClock } from '../../src/core/clock.ts';
-import { defineAgent } from '../../src/plugins/index.ts';
+import { defineAgent } from '#floe/plugins/index';
 
 const settingsSchema = z.strictObject({
   /** Number of replies that are asked for. */

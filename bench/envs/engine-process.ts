@@ -1,5 +1,5 @@
 // Runs the simulated engine in a separate process, so that its CPU time does not count as floe's. The only argument is its config as JSON.
-import { startSim } from '../../src/sim/index.ts';
+import { startSim } from '@floe-rl/sim';
 import { cpuUs, serveBench } from '../child.ts';
 
 const sim = await startSim(JSON.parse(process.argv[2] ?? '{}'));

@@ -1,7 +1,7 @@
 // Makes the same model calls as asker-agent.ts over HTTP. Arguments: number of calls, file for the times. The proxy is that of the session.
 import { writeFile } from 'node:fs/promises';
+import { systemClock } from '@floe-rl/core';
 import { Pool } from 'undici';
-import { systemClock } from '../../src/core/clock.ts';
 
 const [asks = '0', file = ''] = process.argv.slice(2);
 const base = new URL(`${process.env.FLOE_BASE_URL}/v1/chat/completions`);

@@ -3,12 +3,9 @@ import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { CodeIndexes } from '../../src/code-index/code-index.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import { seededRandom } from '../../src/core/random.ts';
-import type { ShellResult, ToolProcess } from '../../src/runtimes/tools.ts';
-import { buildIndex } from '../../src/search/build.ts';
-import { openSearch } from '../../src/search/open.ts';
+import { seededRandom, systemClock } from '@floe-rl/core';
+import type { ShellResult, ToolProcess } from '@floe-rl/sandbox';
+import { buildIndex, CodeIndexes, openSearch } from '@floe-rl/search';
 import { percentile } from '../report.ts';
 
 const DOCUMENTS = 50_000;

@@ -1,7 +1,7 @@
 // Installs the proxies that floe's is compared with, at fixed versions and without running their install scripts, into floe's cache folder.
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { cacheDir } from '../../src/core/cache-dir.ts';
+import { cacheDir } from '#floe/commands/cache-dir';
 import { findPython, run, venvAt } from '../../verify/services/venv.ts';
 
 const FOLDER = join(cacheDir(), 'peers');

@@ -9,8 +9,8 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { sleep, systemClock } from '@floe-rl/core';
 import { type Dispatcher, Pool } from 'undici';
-import { sleep, systemClock } from '../../src/core/clock.ts';
 import { knownNames } from '../../tools/known-names.ts';
 import { type BenchChild, startChild } from '../child.ts';
 import {

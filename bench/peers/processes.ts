@@ -1,7 +1,7 @@
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, openSync, readFileSync } from 'node:fs';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 import { parseStat } from '../../verify/matrix/process-watch.ts';
 import { childrenOf } from '../../verify/services/processes.ts';
 

@@ -1,7 +1,7 @@
-import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import type { Engine, GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
-import type { EngineInfo, EngineSpec } from '../../src/schema/index.ts';
-import { PrefixCache } from '../../src/sim/prefix-cache.ts';
+import { VirtualClock } from '@floe-rl/core';
+import type { EngineInfo, EngineSpec } from '@floe-rl/core/schema';
+import type { Engine, GenerateReply, GenerateRequest } from '#capture/engines/engine';
+import { PrefixCache } from '#sim/prefix-cache';
 
 /**
  * Durations of the parts of an engine step. They resemble an 8B model on one accelerator: about 100 tokens per second for one reply, 3,000

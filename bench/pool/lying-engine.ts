@@ -1,4 +1,4 @@
-import type { EngineSpec } from '../../src/schema/index.ts';
+import type { EngineSpec } from '@floe-rl/core/schema';
 import { BatchingEngine, type Timeline } from './batching-engine.ts';
 
 /** What an engine may report of its load that is not true. */

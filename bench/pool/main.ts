@@ -10,11 +10,10 @@
 // The sessions resemble those of a coding agent. The prompt grows with every turn, the lengths of replies and tool outputs vary widely, and
 // tools cause pauses. The number of concurrent sessions is fixed: when one session ends, another starts.
 
-import { seededRandom } from '../../src/core/random.ts';
-import type { Engine, GenerateRequest } from '../../src/engines/engine.ts';
-import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
-import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
-import { type EngineSpec, type EngineSpecInput, engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
+import { createEnginePools, type EnginePools } from '@floe-rl/capture';
+import { seededRandom } from '@floe-rl/core';
+import { type EngineSpec, type EngineSpecInput, engineSpecSchema, samplingSchema } from '@floe-rl/core/schema';
+import type { Engine, GenerateRequest } from '#capture/engines/engine';
 import { machine, round } from '../report.ts';
 
 import { BatchingEngine, type Counters, joined, settled, Timeline } from './batching-engine.ts';

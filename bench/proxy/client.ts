@@ -1,6 +1,7 @@
 // The client of the proxy bench: makes request bodies, sends requests and measures their latency.
+
+import { systemClock } from '@floe-rl/core';
 import type { Dispatcher } from 'undici';
-import { systemClock } from '../../src/core/clock.ts';
 import { inParallel } from '../child.ts';
 
 export const CHAT_PATH = '/v1/chat/completions';

@@ -4,14 +4,10 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { CaptureJournal, createEnginePools, createProxy, journalModeSchema, type ProxySession } from '@floe-rl/capture';
+import { newSessionKey, systemClock } from '@floe-rl/core';
+import { type EngineMode, engineSpecSchema, samplingSchema, taskEngineSchema } from '@floe-rl/core/schema';
 import { Pool } from 'undici';
-import { systemClock } from '../../src/core/clock.ts';
-import { newSessionKey } from '../../src/core/ids.ts';
-import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
-import { createProxy } from '../../src/proxy/http/proxy.ts';
-import { CaptureJournal, journalModeSchema } from '../../src/proxy/journal/journal.ts';
-import type { ProxySession } from '../../src/proxy/session/session.ts';
-import { type EngineMode, engineSpecSchema, samplingSchema, taskEngineSchema } from '../../src/schema/index.ts';
 import { collectGarbage, cpuUs, type Handlers, serveBench } from '../child.ts';
 
 const [, , role, engineUrl = '', directory = '', journalMode = 'sync'] = process.argv;

@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { systemClock } from '../../src/core/clock.ts';
+import { systemClock } from '@floe-rl/core';
 import { serveBench } from '../child.ts';
 import { type CallKind, CHAT_PATH, CHUNK_IDS, SMALL, TURN } from './client.ts';
 

@@ -1,9 +1,7 @@
 // Plays clients that burden a server, so that the bench can measure what others lose. The only argument is JSON of BadClientsArguments.
-import { NodeApi } from '../../src/client/node-api.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import { FloeError } from '../../src/core/errors.ts';
-import { newId } from '../../src/core/ids.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
+import { NodeApi } from '@floe-rl/client';
+import { FloeError, newId, systemClock } from '@floe-rl/core';
+import { sessionSummary } from '@floe-rl/core/protocol';
 import { inParallel, serveBench } from '../child.ts';
 import type { BadClientsArguments } from './neighbours.ts';
 import { pools } from './rates.ts';

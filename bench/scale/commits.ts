@@ -2,9 +2,9 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { systemClock } from '@floe-rl/core';
 import Libsql from 'libsql';
 import pg from 'pg';
-import { systemClock } from '../../src/core/clock.ts';
 import { inParallel } from '../child.ts';
 
 /** Number of connections to PostgreSQL that commit at the same time. */

@@ -1,11 +1,10 @@
 // Plays many gateway nodes in one process: their heartbeats, leases and results over HTTP, without running any sessions. The only argument is
 // JSON of FakeNodesArguments.
 import { setMaxListeners } from 'node:events';
-import { NodeApi } from '../../src/client/node-api.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import { newId } from '../../src/core/ids.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import { type EngineInfo, engineInfoSchema, type Heartbeat, type Lease } from '../../src/schema/index.ts';
+import { NodeApi } from '@floe-rl/client';
+import { newId, systemClock } from '@floe-rl/core';
+import { sessionSummary } from '@floe-rl/core/protocol';
+import { type EngineInfo, engineInfoSchema, type Heartbeat, type Lease } from '@floe-rl/core/schema';
 import { inParallel, serveBench } from '../child.ts';
 import { ENGINES, type EngineReports, type FakeNodesArguments, HEARTBEAT_SECONDS } from './replica.ts';
 

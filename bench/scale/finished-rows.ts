@@ -1,7 +1,7 @@
 // Fills a database with the rows that finished sessions leave, by SQL alone: each session is a copy of one that a server and a node ran.
 import Libsql from 'libsql';
 import pg from 'pg';
-import type { BlobRef } from '../../src/store/rows.ts';
+import type { BlobRef } from '#server/store/rows';
 
 /** Number of sessions of each task. */
 export const GROUP = 8;

@@ -1,6 +1,6 @@
 // Measures what a trainer loses while another client burdens the server that both use.
-import type { FloeClient } from '../../src/client/index.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import type { FloeClient } from '@floe-rl/client';
+import { sleep, systemClock } from '@floe-rl/core';
 import { inParallel, startChild } from '../child.ts';
 import { type PairedRatio, pairedRatio } from '../report.ts';
 import { GROUP } from './finished-rows.ts';

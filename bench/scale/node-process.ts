@@ -1,32 +1,26 @@
 // Runs a gateway node whose sandboxes, agents and evaluators do no work and only wait. All other code is that of a real node. The only
 // argument is JSON of NodeArguments.
 
-import { NodeApi } from '../../src/client/node-api.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { FloeError } from '../../src/core/errors.ts';
-import { newId } from '../../src/core/ids.ts';
-import { enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
-import { NO_EVALUATION } from '../../src/evaluators/evaluation-check.ts';
-import type { Evaluator } from '../../src/evaluators/evaluator.ts';
-import { NodeAgent } from '../../src/gateway/node/node-agent.ts';
-import { NodeEngines } from '../../src/gateway/node/node-engines.ts';
-import { StagePools } from '../../src/gateway/node/stage-pools.ts';
-import type { Attempt } from '../../src/gateway/session/attempt.ts';
-import { buildSession, encodeResult } from '../../src/gateway/session/postrun-stage.ts';
-import { PrewarmedRuntimes } from '../../src/gateway/session/prewarmed-runtimes.ts';
-import type { ProxySockets } from '../../src/gateway/session/proxy-sockets.ts';
-import { ReusedRuntimes } from '../../src/gateway/session/reused-runtimes.ts';
-import { Sandboxes, StartLimits } from '../../src/gateway/session/sandbox.ts';
-import { SandboxStops } from '../../src/gateway/session/sandbox-stops.ts';
-import { type RunnerDeps, runSession } from '../../src/gateway/session/session-runner.ts';
-import { shellHarness } from '../../src/harnesses/shell.ts';
-import { createGatewayMetrics } from '../../src/observe/gateway-metrics.ts';
-import { silentLogger } from '../../src/observe/log.ts';
-import type { ModelProxy } from '../../src/proxy/http/proxy.ts';
-import { CallFailures } from '../../src/proxy/session/call-failures.ts';
-import type { ProxySession } from '../../src/proxy/session/session.ts';
-import { type ExecResult, NO_SNAPSHOTS, type Runtime, type RuntimeProvider } from '../../src/runtimes/runtime.ts';
-import { builderRegistry } from '../../src/tokens/builders/registry.ts';
+import { builderRegistry, type ModelProxy, type ProxySession } from '@floe-rl/capture';
+import { NodeApi } from '@floe-rl/client';
+import { FloeError, newId, sleep, systemClock } from '@floe-rl/core';
+import { type Evaluator, NO_EVALUATION } from '@floe-rl/evaluators';
+import { Sandboxes, StartLimits } from '@floe-rl/node';
+import { createGatewayMetrics, silentLogger } from '@floe-rl/observe';
+import { enginePoolsOf } from '#capture/engines/pool/managed-engine-pools';
+import { CallFailures } from '#capture/proxy/session/call-failures';
+import { NodeAgent } from '#node/gateway/node/node-agent';
+import { NodeEngines } from '#node/gateway/node/node-engines';
+import { StagePools } from '#node/gateway/node/stage-pools';
+import type { Attempt } from '#node/gateway/session/attempt';
+import { buildSession, encodeResult } from '#node/gateway/session/postrun-stage';
+import { PrewarmedRuntimes } from '#node/gateway/session/prewarmed-runtimes';
+import type { ProxySockets } from '#node/gateway/session/proxy-sockets';
+import { ReusedRuntimes } from '#node/gateway/session/reused-runtimes';
+import { SandboxStops } from '#node/gateway/session/sandbox-stops';
+import { type RunnerDeps, runSession } from '#node/gateway/session/session-runner';
+import { shellHarness } from '#node/harnesses/shell';
+import { type ExecResult, NO_SNAPSHOTS, type Runtime, type RuntimeProvider } from '#sandbox/api/runtime';
 import { cpuUs, serveBench } from '../child.ts';
 import type { NodeArguments } from './processes.ts';
 

@@ -2,10 +2,10 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FloeClient } from '../../src/client/index.ts';
-import type { PoolSizes } from '../../src/gateway/node/config.ts';
-import type { DispatchPolicy } from '../../src/gateway/node/stage-pools.ts';
-import type { RolloutConfigInput } from '../../src/rollout/config.ts';
+import { FloeClient } from '@floe-rl/client';
+import type { DispatchPolicy } from '@floe-rl/node';
+import type { RolloutConfigInput } from '@floe-rl/server';
+import type { PoolSizes } from '#node/gateway/node/config';
 import { type BenchChild, startChild } from '../child.ts';
 
 export type NodeOptions = {

@@ -1,8 +1,8 @@
 // Measures how fast a server accepts, leases and completes sessions, and the CPU time and memory that each session costs.
-import type { FloeClient } from '../../src/client/index.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import type { PoolSizes } from '../../src/gateway/node/config.ts';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
+import type { FloeClient } from '@floe-rl/client';
+import { sleep, systemClock } from '@floe-rl/core';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
+import type { PoolSizes } from '#node/gateway/node/config';
 import { inParallel } from '../child.ts';
 import { GROUP } from './finished-rows.ts';
 import { type ServerOptions, type Usage, usageOf, withServer } from './processes.ts';

@@ -3,8 +3,8 @@
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FloeClient } from '../../src/client/index.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import { FloeClient } from '@floe-rl/client';
+import { sleep, systemClock } from '@floe-rl/core';
 import type { PostgresCluster } from '../../verify/services/postgres-cluster.ts';
 import { childrenOf } from '../../verify/services/processes.ts';
 import { type BenchChild, inParallel, startChild } from '../child.ts';

@@ -1,11 +1,10 @@
 // Measures how throughput grows with the number of nodes, how much faster the pipeline is than workers that run one session at a time, and
 // how close the pipeline is to the best schedule. Sandboxes, agents and evaluators only wait, for much shorter times than in real sessions.
-import type { FloeClient } from '../../src/client/index.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import type { RandomSource } from '../../src/core/random.ts';
-import type { PoolSizes } from '../../src/gateway/node/config.ts';
-import type { DispatchPolicy } from '../../src/gateway/node/stage-pools.ts';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
+import type { FloeClient } from '@floe-rl/client';
+import { type RandomSource, systemClock } from '@floe-rl/core';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
+import type { DispatchPolicy } from '@floe-rl/node';
+import type { PoolSizes } from '#node/gateway/node/config';
 import { inParallel } from '../child.ts';
 import { poolAdvice } from '../schedule/pool-advice.ts';
 import { bestMakespan, makespanBound, replayMakespan, type StageDurations } from '../schedule/replay.ts';

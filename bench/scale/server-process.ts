@@ -1,6 +1,7 @@
 // Runs a rollout server as a separate process, so that its memory and CPU time can be measured apart from those of the bench.
-import { startServer } from '../../src/cli/stack.ts';
-import { silentLogger } from '../../src/observe/log.ts';
+
+import { silentLogger } from '@floe-rl/observe';
+import { startServer } from '#floe/up/stack';
 import { collectGarbage, cpuUs, serveBench } from '../child.ts';
 import type { ServerArguments } from './processes.ts';
 

@@ -4,7 +4,7 @@
 //   floe results --json > results.jsonl
 //   npm run bench -- schedule results.jsonl --init 8 --ready 4 --run 16 --postrun 8 [--makespan MS] [--json]
 import { readFileSync } from 'node:fs';
-import type { SessionResult } from '../../src/schema/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
 import { printReport, type ReportRow, round } from '../report.ts';
 import { poolAdvice } from './pool-advice.ts';
 import { bestMakespan, makespanBound, type ReplayPolicy, replayMakespan, type StageDurations } from './replay.ts';

@@ -1,4 +1,4 @@
-import { workersNeeded } from '../../src/rollout/status/bottleneck.ts';
+import { workersNeeded } from '#server/rollout/status/bottleneck';
 
 /** Mean active time of a session in each stage, in ms. `postrunMs` includes the evaluation. */
 export type StageMeans = { readonly initMs: number; readonly runMs: number; readonly postrunMs: number };

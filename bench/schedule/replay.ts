@@ -1,4 +1,4 @@
-import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import { VirtualClock } from '@floe-rl/core';
 
 /** Active time of one session in each stage, in ms. The time for which the session waits between the stages is not included. */
 export type StageDurations = { readonly initMs: number; readonly runMs: number; readonly postrunMs: number };

@@ -4,8 +4,8 @@ import { execFileSync } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { startNode, startServer } from '../../src/cli/stack.ts';
-import { silentLogger } from '../../src/observe/log.ts';
+import { silentLogger } from '@floe-rl/observe';
+import { startNode, startServer } from '#floe/up/stack';
 import { collectGarbage, cpuUs, serveBench } from '../child.ts';
 
 /** Returns the resident memory of the child processes in KiB. */

@@ -2,8 +2,8 @@
 // ms.
 import { subscribe } from 'node:diagnostics_channel';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { systemClock } from '../../src/core/clock.ts';
-import { type ScenarioInput, startSim } from '../../src/sim/index.ts';
+import { systemClock } from '@floe-rl/core';
+import { type ScenarioInput, startSim } from '@floe-rl/sim';
 import { serveBench } from '../child.ts';
 import { REPLIES } from './replies.ts';
 

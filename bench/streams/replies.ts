@@ -1,4 +1,4 @@
-import { bundledVocabulary, type ScenarioInput } from '../../src/sim/index.ts';
+import { bundledVocabulary, type ScenarioInput } from '@floe-rl/sim';
 
 type ReplyParts = Extract<ScenarioInput['rules'], readonly unknown[]>[number]['reply'];
 

@@ -3,10 +3,9 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { systemClock } from '../../src/core/clock.ts';
-import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
-import { createSpawner } from '../../src/runtimes/spawn/client.ts';
-import { runtimeSpecSchema } from '../../src/schema/index.ts';
+import { systemClock } from '@floe-rl/core';
+import { runtimeSpecSchema } from '@floe-rl/core/schema';
+import { createRuntimeProviders, createSpawner } from '@floe-rl/sandbox';
 import { percentile } from '../report.ts';
 
 const never = new AbortController().signal;

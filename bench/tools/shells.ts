@@ -4,10 +4,9 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
-import { createSpawner } from '../../src/runtimes/spawn/client.ts';
-import { type RuntimeBackend, runtimeSpecSchema } from '../../src/schema/index.ts';
+import { sleep, systemClock } from '@floe-rl/core';
+import { type RuntimeBackend, runtimeSpecSchema } from '@floe-rl/core/schema';
+import { createRuntimeProviders, createSpawner } from '@floe-rl/sandbox';
 import { percentile } from '../report.ts';
 
 const run = promisify(execFile);

@@ -1,4 +1,4 @@
-import type { GroupFacts, SessionTotals } from '../../src/schema/index.ts';
+import type { GroupFacts, SessionTotals } from '@floe-rl/core/schema';
 
 /** Something that a reader should know, with the place that shows it. */
 export type Advice = {

@@ -1,4 +1,4 @@
-import type { LiveSession, LiveSessions, RolloutEvent } from '../../src/schema/index.ts';
+import type { LiveSession, LiveSessions, RolloutEvent } from '@floe-rl/core/schema';
 
 /** A session that runs, or has just ended: then with its outcome, and the time at which it leaves the page. */
 export type ShownSession = LiveSession & { readonly outcome: string | null; readonly goneAtMs: number | null };

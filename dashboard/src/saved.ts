@@ -1,4 +1,4 @@
-import type { CompletionRecord, SessionView, Trajectory } from '../../src/schema/index.ts';
+import type { CompletionRecord, SessionView, Trajectory } from '@floe-rl/core/schema';
 
 /** The parts of a session, as the server has them. */
 export type SessionParts = {

@@ -1,5 +1,5 @@
-import { policyStep } from '../../src/core/policy-step.ts';
-import type { SessionFacts } from '../../src/schema/index.ts';
+import { policyStep } from '@floe-rl/core/protocol';
+import type { SessionFacts } from '@floe-rl/core/schema';
 
 /** A session as a bar on a time line. Times are Unix ms. */
 export type Bar = {

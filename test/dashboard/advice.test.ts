@@ -1,6 +1,6 @@
+import type { GroupFacts, SessionTotals } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
 import { adviceOf } from '../../dashboard/src/advice.ts';
-import type { GroupFacts, SessionTotals } from '../../src/schema/index.ts';
 
 const totals = (counts: Record<string, number>): SessionTotals[] =>
   Object.entries(counts).map(([outcome, sessions]) => ({ by: { outcome }, sessions }) as SessionTotals);

@@ -1,3 +1,4 @@
+import type { LiveSession, RolloutEvent } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
 import {
   MAX_SHOWN,
@@ -6,7 +7,6 @@ import {
   withLoaded,
   withoutGone,
 } from '../../dashboard/src/live-sessions.ts';
-import type { LiveSession, RolloutEvent } from '../../src/schema/index.ts';
 
 const event = (id: string, fields: Partial<Extract<RolloutEvent, { session_id: string }>> = {}): RolloutEvent => ({
   type: 'session.state_changed',

@@ -1,7 +1,7 @@
+import type { ChatMessage, CompletionRecord, Trace, Trajectory } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
 import { visible } from '../../dashboard/src/format.ts';
 import { callsOf } from '../../dashboard/src/views/session/calls.ts';
-import type { ChatMessage, CompletionRecord, Trace, Trajectory } from '../../src/schema/index.ts';
 
 const user = (content: string): ChatMessage => ({ role: 'user', content });
 const said = (content: string) => ({ role: 'assistant' as const, content });

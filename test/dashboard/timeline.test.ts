@@ -1,6 +1,6 @@
+import type { SessionFacts } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
 import { barsOf, lanesOf } from '../../dashboard/src/timeline.ts';
-import type { SessionFacts } from '../../src/schema/index.ts';
 
 function session(
   id: string,

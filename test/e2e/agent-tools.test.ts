@@ -1,9 +1,9 @@
 import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, parseScenarios } from '../../src/sim/index.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const PLUGINS = join(import.meta.dirname, '..', 'agent-host', 'plugins');

@@ -1,9 +1,9 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, parseScenarios, type SimServer, startSim } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, parseScenarios, type SimServer, startSim } from '../../src/sim/index.ts';
-import { CLI, run } from '../cli/machine.ts';
+import { CLI, run } from '../../packages/floe/test/commands/machine.ts';
 import { startTestStack, type TestStack, workingBackends } from './stack.ts';
 
 const ADDER = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'adder.js');

@@ -1,10 +1,10 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { SessionResult } from '@floe-rl/core/schema';
+import { checkAgainstLedger, loadScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { readTaskFile } from '../../src/cli/yaml-file.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
-import { checkAgainstLedger, loadScenarios } from '../../src/sim/index.ts';
+import { readTaskFile } from '#floe/commands/yaml-file';
 import { makeImage } from '../../verify/fixtures/image.ts';
 import { itIf } from '../skip.ts';
 import { startTestStack, type TestStack, workingBackends } from './stack.ts';

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { bubblewrapMissing } from '../../packages/sandbox/test/backends/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { processesOf } from './processes.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';

@@ -1,7 +1,7 @@
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { SessionStatus, TaskRequestInput } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SessionStatus, TaskRequestInput } from '../../src/schema/index.ts';
 import { leftOf } from './gateway-process.ts';
 import { processesOf, stubbornCommand } from './processes.ts';
 import { oneCall, startTestStack, type TestStack, workingBackends } from './stack.ts';

@@ -1,6 +1,6 @@
+import type { SessionResult } from '@floe-rl/core/schema';
+import { parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect } from 'vitest';
-import type { SessionResult } from '../../src/schema/index.ts';
-import { parseScenarios } from '../../src/sim/index.ts';
 import { itIf } from '../skip.ts';
 import { startTestStack, type TestStack, workingBackends } from './stack.ts';
 

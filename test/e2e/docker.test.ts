@@ -1,11 +1,11 @@
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { harnessStatus } from '@floe-rl/node';
+import { checkAgainstLedger } from '@floe-rl/sim';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { harnessDir } from '../../src/cli/home.ts';
-import { harnessStatus } from '../../src/harnesses/install/install.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/index.ts';
+import { harnessDir } from '#floe/commands/home';
+import { IMAGE, startEngineWithImage } from '../../packages/sandbox/test/backends/container-bench.ts';
 import type { PrivateEngine } from '../../verify/services/container-engine.ts';
 import { dockerMissing } from '../../verify/services/docker-daemon.ts';
-import { IMAGE, startEngineWithImage } from '../runtimes/container-bench.ts';
 import { describeIf, itIf } from '../skip.ts';
 import { scenarioOf } from './real-harness.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';

@@ -1,8 +1,8 @@
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { bubblewrapMissing } from '../../packages/sandbox/test/backends/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 

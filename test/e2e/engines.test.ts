@@ -1,5 +1,5 @@
+import { startSim } from '@floe-rl/sim';
 import { afterEach, describe, expect, it } from 'vitest';
-import { startSim } from '../../src/sim/index.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 
 const TWO_CALLS = `${oneCall('one')}; ${oneCall('two')}`;

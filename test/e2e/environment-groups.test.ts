@@ -1,16 +1,15 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { parseAs } from '../../src/core/parse.ts';
-import { groupFileSchema, type Split, streamOfSplit } from '../../src/envs/groups/group-file.ts';
-import { episodeRow } from '../../src/envs/groups/rows.ts';
-import { ENVIRONMENTS, findEnvironment } from '../../src/envs/registry.ts';
+import { ENVIRONMENTS, findEnvironment, groupFileSchema, type Split, streamOfSplit } from '@floe-rl/agents';
+import { parseAs } from '@floe-rl/core';
+import { episodeRow } from '@floe-rl/core/rows';
 import {
   type BatchReply,
   batchStreamRequestSchema,
   type EnvironmentSource,
   type SessionResult,
-} from '../../src/schema/index.ts';
-import { parseScenarios } from '../../src/sim/index.ts';
-import { playedScenarios } from '../../src/testing/played-scenarios.ts';
+} from '@floe-rl/core/schema';
+import { parseScenarios } from '@floe-rl/sim';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { playedScenarios } from '#floe/testing/played-scenarios';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const FILE = parseAs(

@@ -1,11 +1,11 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { mathVerifyPython } from '@floe-rl/node';
+import { parseScenarios, startSim } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { harnessDir } from '../../src/cli/home.ts';
-import { mathVerifyPython } from '../../src/harnesses/install/math-verify.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { parseScenarios, startSim } from '../../src/sim/index.ts';
+import { harnessDir } from '#floe/commands/home';
 import { itIf } from '../skip.ts';
 import { oneCall, startTestStack, type TestStack, workingBackends } from './stack.ts';
 

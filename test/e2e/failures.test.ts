@@ -4,11 +4,11 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parseJson } from '@floe-rl/core';
+import { createLogger, silentLogger } from '@floe-rl/observe';
 import { describe, expect, it, vi } from 'vitest';
-import { startNode, startServer } from '../../src/cli/stack.ts';
-import { parseJson } from '../../src/core/parse.ts';
-import { createLogger, silentLogger } from '../../src/observe/log.ts';
-import { Cgroups } from '../../src/runtimes/processes/cgroup.ts';
+import { startNode, startServer } from '#floe/up/stack';
+import { Cgroups } from '#sandbox/processes/cgroup';
 import { oneCall, startTestStack } from './stack.ts';
 
 describe('a node', () => {

@@ -1,8 +1,8 @@
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, parseScenarios } from '../../src/sim/index.ts';
-import { countdownScenario } from '../agent-host/countdown-scenario.ts';
+import { countdownScenario } from '../../packages/agents/test/host/countdown-scenario.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const COUNTDOWN = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'countdown.js');

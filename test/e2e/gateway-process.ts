@@ -4,11 +4,11 @@ import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { type RunningServer, startServer } from '../../src/cli/stack.ts';
-import { FloeClient } from '../../src/client/index.ts';
-import { silentLogger } from '../../src/observe/log.ts';
-import { type AttemptView, attemptViewSchema, type SessionResult } from '../../src/schema/index.ts';
-import { type SimServer, startSim } from '../../src/sim/index.ts';
+import { FloeClient } from '@floe-rl/client';
+import { type AttemptView, attemptViewSchema, type SessionResult } from '@floe-rl/core/schema';
+import { silentLogger } from '@floe-rl/observe';
+import { type SimServer, startSim } from '@floe-rl/sim';
+import { type RunningServer, startServer } from '#floe/up/stack';
 import { processesOf } from './processes.ts';
 
 const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');

@@ -1,8 +1,8 @@
 import { once } from 'node:events';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { NodeProcess, SessionResult, SessionView } from '@floe-rl/core/schema';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { NodeProcess, SessionResult, SessionView } from '../../src/schema/index.ts';
 import { attemptsOf, completionsOf, GatewayFleet, type GatewayProcess } from './gateway-process.ts';
 import { processesOf } from './processes.ts';
 import { oneCall } from './stack.ts';

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { parseScenarios } from '../../src/sim/index.ts';
 import { prorlResult, prorlStatus } from '../../verify/clients/prorl-models.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 

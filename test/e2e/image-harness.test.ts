@@ -11,11 +11,11 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { entryPath } from '@floe-rl/core';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger } from '@floe-rl/sim';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { entryPath } from '../../src/core/package-root.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/index.ts';
-import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { bubblewrapMissing } from '../../packages/sandbox/test/backends/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { type Call, scenarioOf } from './real-harness.ts';
 import { startTestStack } from './stack.ts';

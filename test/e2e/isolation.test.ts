@@ -2,9 +2,9 @@ import { readdirSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
+import type { SessionResult } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import type { SessionResult } from '../../src/schema/index.ts';
-import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { bubblewrapMissing } from '../../packages/sandbox/test/backends/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 

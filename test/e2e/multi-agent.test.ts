@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, parseScenarios, type SimServer, startSim } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, parseScenarios, type SimServer, startSim } from '../../src/sim/index.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const judging = (...replies: string[]) =>

@@ -2,8 +2,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { bubblewrapMissing } from '../../packages/sandbox/test/backends/workbench.ts';
 import { dumpedTask, type PolarTaskStatus, polarTaskStatus } from '../../verify/clients/polar-models.ts';
-import { bubblewrapMissing } from '../runtimes/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 

@@ -1,10 +1,10 @@
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { silentLogger } from '@floe-rl/observe';
+import { parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { startNode } from '../../src/cli/stack.ts';
-import { silentLogger } from '../../src/observe/log.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { parseScenarios } from '../../src/sim/index.ts';
-import { countdownScenario } from '../agent-host/countdown-scenario.ts';
+import { startNode } from '#floe/up/stack';
+import { countdownScenario } from '../../packages/agents/test/host/countdown-scenario.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const path = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'python');

@@ -1,5 +1,5 @@
+import { findHarness } from '@floe-rl/node';
 import { describe, expect, it } from 'vitest';
-import { findHarness } from '../../src/harnesses/registry.ts';
 import { EXTRAS, expectTrainedAsSampled, harnessProblem, runRealHarness } from './real-harness.ts';
 
 const problem = await harnessProblem('qwen_code');

@@ -1,15 +1,9 @@
+import type { AgentSpec, SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { harnessStatus } from '@floe-rl/node';
+import { checkAgainstLedger, type LedgerReport, parseScenarios, type Scenario, type ScenarioInput } from '@floe-rl/sim';
 import { expect } from 'vitest';
-import { harnessDir } from '../../src/cli/home.ts';
-import { harnessStatus } from '../../src/harnesses/install/install.ts';
-import type { AgentSpec, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import {
-  checkAgainstLedger,
-  type LedgerReport,
-  parseScenarios,
-  type Scenario,
-  type ScenarioInput,
-} from '../../src/sim/index.ts';
-import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { harnessDir } from '#floe/commands/home';
+import { bubblewrapMissing } from '../../packages/sandbox/test/backends/workbench.ts';
 import { harnessMissing } from '../skip.ts';
 import { startTestStack } from './stack.ts';
 

@@ -1,8 +1,8 @@
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, parseScenarios } from '../../src/sim/index.ts';
-import { type SocketServer, startSocketServer } from '../envs/remote/socket-server.ts';
+import { type SocketServer, startSocketServer } from '../../packages/agents/test/environments/remote/socket-server.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const scenarios = parseScenarios(

@@ -1,8 +1,12 @@
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
-import { bubblewrapMissing, processesMentioning, uniqueSeconds } from '../runtimes/workbench.ts';
+import {
+  bubblewrapMissing,
+  processesMentioning,
+  uniqueSeconds,
+} from '../../packages/sandbox/test/backends/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 

@@ -2,11 +2,11 @@ import { mkdtempSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, loadScenarios, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, loadScenarios, parseScenarios } from '../../src/sim/index.ts';
-import { built } from '../search/index.ts';
+import { built } from '../../packages/search/test/search/index.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const RING = 'int size;\nvoid ring_push(ring *r, int value) {\n  r->values[r->next++] = value;\n}\n';

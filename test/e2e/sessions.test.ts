@@ -1,6 +1,6 @@
+import type { RolloutEvent, SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { RolloutEvent, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/index.ts';
 import { processesOf } from './processes.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 

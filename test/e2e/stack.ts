@@ -1,15 +1,14 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { chooseBackend } from '../../src/cli/backend.ts';
-import { startNode, startServer } from '../../src/cli/stack.ts';
-import { FloeClient } from '../../src/client/index.ts';
-import type { GatewayConfigInput } from '../../src/gateway/node/config.ts';
-import type { Gateway } from '../../src/gateway/node/gateway.ts';
-import { type Logger, silentLogger } from '../../src/observe/log.ts';
-import type { RolloutConfigInput } from '../../src/rollout/config.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { type Scenario, type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
+import { FloeClient } from '@floe-rl/client';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import type { Gateway, GatewayConfigInput } from '@floe-rl/node';
+import { type Logger, silentLogger } from '@floe-rl/observe';
+import type { RolloutConfigInput } from '@floe-rl/server';
+import { type Scenario, type SimOptions, type SimServer, startSim } from '@floe-rl/sim';
+import { chooseBackend } from '#floe/commands/backend';
+import { startNode, startServer } from '#floe/up/stack';
 
 export type TestStack = {
   readonly client: FloeClient;

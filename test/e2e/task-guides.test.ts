@@ -2,11 +2,11 @@ import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promis
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import type { BatchReply, BatchStreamView, SessionResult } from '@floe-rl/core/schema';
+import { parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { frozenLake } from '../../src/envs/games/frozen-lake.ts';
-import type { BatchReply, BatchStreamView, SessionResult } from '../../src/schema/index.ts';
-import { parseScenarios } from '../../src/sim/index.ts';
-import { playedScenarios } from '../../src/testing/played-scenarios.ts';
+import { frozenLake } from '#agents/environments/games/frozen-lake';
+import { playedScenarios } from '#floe/testing/played-scenarios';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const ROOT = join(import.meta.dirname, '..', '..');

@@ -1,9 +1,9 @@
+import { findEnvironment } from '@floe-rl/agents';
+import type { ChatMessage, SessionResult } from '@floe-rl/core/schema';
+import { encodeExport, type FormatName, trainingGroups } from '@floe-rl/data';
+import { bundledVocabulary, checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { findEnvironment } from '../../src/envs/registry.ts';
-import type { ChatMessage, SessionResult } from '../../src/schema/index.ts';
-import { bundledVocabulary, checkAgainstLedger, parseScenarios } from '../../src/sim/index.ts';
-import { playedScenarios } from '../../src/testing/index.ts';
-import { encodeExport, type FormatName, trainingGroups } from '../../src/trainers/index.ts';
+import { playedScenarios } from '#floe/testing/index';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const GAME = { environment: findEnvironment('frozen_lake'), config: { observation: 'image' }, seed: 3 };

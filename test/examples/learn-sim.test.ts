@@ -1,11 +1,9 @@
+import type { SessionResult, Trace } from '@floe-rl/core/schema';
+import { bundledVocabulary, loadScenarios, renderChat, type SimServer, startSim } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { groupAdvantages, trainOn } from '../../examples/learn-sim/grpo.ts';
 import { type Decision, type Placement, SoftmaxPolicy } from '../../examples/learn-sim/policy.ts';
-import type { SessionResult, Trace } from '../../src/schema/index.ts';
-import { loadScenarios, type SimServer, startSim } from '../../src/sim/index.ts';
-import { renderChat } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { post } from '../sim/sse.ts';
+import { post } from '../../packages/sim/test/sse.ts';
 
 const vocabulary = bundledVocabulary();
 const tools = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object' } } }];

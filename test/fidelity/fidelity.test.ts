@@ -1,11 +1,11 @@
 import { writeFileSync } from 'node:fs';
+import { samplingSchema, type TaskEngine } from '@floe-rl/core/schema';
+import { bundledVocabulary, FAULT_KINDS } from '@floe-rl/sim';
 import { afterAll, describe, expect, it } from 'vitest';
-import { samplingSchema, type TaskEngine } from '../../src/schema/index.ts';
-import { bundledVocabulary, FAULT_KINDS } from '../../src/sim/index.ts';
+import { until } from '../../packages/capture/test/proxy/rig.ts';
 import { DIALECT_CLIENTS } from '../golden/dialect-clients.ts';
 import { MODES, type Mode, taskEngineOf } from '../golden/modes.ts';
 import { Golden, type GoldenSession } from '../golden/session.ts';
-import { until } from '../proxy/rig.ts';
 import { Dice } from './dice.ts';
 import { add, emptyMeasure, type Measure, measure } from './measure.ts';
 import { RANDOM_SCENARIOS, RandomAgent } from './random-agent.ts';

@@ -1,7 +1,7 @@
-import { type Audit, type SessionResult, trajectorySchema } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type LedgerCheckOptions } from '../../src/sim/index.ts';
-import type { GraphOptions } from '../../src/tokens/graph.ts';
-import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+import type { GraphOptions } from '@floe-rl/capture';
+import { type Audit, type SessionResult, trajectorySchema } from '@floe-rl/core/schema';
+import { checkAgainstLedger, type LedgerCheckOptions } from '@floe-rl/sim';
+import { buildTrajectory } from '#capture/tokens/trajectory';
 import type { GoldenSession } from '../golden/session.ts';
 
 /** Counts over several sessions. Their traces were built with the same builder configuration. */

@@ -1,4 +1,4 @@
-import { type Scenario, scenarioSchema } from '../../src/sim/index.ts';
+import { type Scenario, scenarioSchema } from '@floe-rl/sim';
 import type { ChatRequest, ConversationTurn, DialectClient, ParsedReply } from '../golden/dialect-clients.ts';
 import { assistant, type GoldenSession, results, user } from '../golden/session.ts';
 import type { Dice } from './dice.ts';

@@ -1,4 +1,4 @@
-import type { DialectName } from '../../src/schema/index.ts';
+import type { DialectName } from '@floe-rl/core/schema';
 
 export type ParsedCall = { readonly id: string; readonly name: string; readonly arguments: string };
 

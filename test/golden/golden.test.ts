@@ -1,5 +1,5 @@
+import type { SimOptions } from '@floe-rl/sim';
 import { afterAll, describe, expect, it } from 'vitest';
-import type { SimOptions } from '../../src/sim/index.ts';
 import { CONSTRAINTS } from './cases/constraints.ts';
 import { DELIVERY } from './cases/delivery.ts';
 import { ENGINE } from './cases/engine.ts';

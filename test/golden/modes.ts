@@ -1,5 +1,5 @@
-import type { EngineSpecInput, TaskEngine } from '../../src/schema/index.ts';
-import type { SimOptions } from '../../src/sim/index.ts';
+import type { EngineSpecInput, TaskEngine } from '@floe-rl/core/schema';
+import type { SimOptions } from '@floe-rl/sim';
 
 /**
  * A way in which the proxy captures model calls: which API of the engine it uses, and whether it sends prompts as token ids or as messages.

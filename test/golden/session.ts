@@ -1,8 +1,13 @@
-import { expect } from 'vitest';
-import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
-import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
-import { createProxy, type ModelProxy } from '../../src/proxy/http/proxy.ts';
-import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session/session.ts';
+import {
+  createEnginePools,
+  createProxy,
+  type EnginePools,
+  type GraphOptions,
+  type ModelProxy,
+  type ProxySession,
+  type ProxySessionSpec,
+  proveSameText,
+} from '@floe-rl/capture';
 import {
   type Audit,
   engineSpecSchema,
@@ -11,7 +16,7 @@ import {
   type Trajectory,
   taskEngineSchema,
   trajectorySchema,
-} from '../../src/schema/index.ts';
+} from '@floe-rl/core/schema';
 import {
   checkAgainstLedger,
   type LedgerEntry,
@@ -19,11 +24,10 @@ import {
   type SimOptions,
   type SimServer,
   startSim,
-} from '../../src/sim/index.ts';
-import { proveSameText } from '../../src/tokens/drift-proof.ts';
-import type { GraphOptions } from '../../src/tokens/graph.ts';
-import { buildTrajectory } from '../../src/tokens/trajectory.ts';
-import { HandJournal, WatchedClock } from '../proxy/rig.ts';
+} from '@floe-rl/sim';
+import { expect } from 'vitest';
+import { buildTrajectory } from '#capture/tokens/trajectory';
+import { HandJournal, WatchedClock } from '../../packages/capture/test/proxy/rig.ts';
 import type { ChatRequest, ConversationTurn, DialectClient, ParsedReply } from './dialect-clients.ts';
 import type { Mode } from './modes.ts';
 import { SkippingClock } from './skipping-clock.ts';

@@ -1,4 +1,4 @@
-import { type Clock, systemClock } from '../../src/core/clock.ts';
+import { type Clock, systemClock } from '@floe-rl/core';
 
 /**
  * A clock whose monotonic time a test can move forward, so that cached values expire without waiting. Its timers are those of the system

@@ -3,16 +3,16 @@ import { once } from 'node:events';
 import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { outcomeSchema } from '@floe-rl/core/schema';
+import { FORMAT_NAMES } from '@floe-rl/data';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { outcomeSchema } from '../../src/schema/index.ts';
-import { startTestService, type TestService } from '../../src/testing/index.ts';
-import { FORMAT_NAMES } from '../../src/trainers/index.ts';
+import { startTestService, type TestService } from '#floe/testing/index';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { findTool } from '../../verify/services/tools.ts';
 import { describeIf, itIf, type MissingPart, toolMissing } from '../skip.ts';
 import { adapterRecords } from './records.ts';
 
-const FOLDER = join(packageRoot(), 'python');
+const FOLDER = join(repositoryRoot(), 'python');
 
 function pythonMissing(): MissingPart {
   const probe = spawnSync('python3', ['-c', 'import sys; sys.exit(sys.version_info < (3, 10))']);

@@ -1,13 +1,6 @@
-import { unusableReason } from '../../src/core/outcomes.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import type { SessionResult, Trace } from '../../src/schema/index.ts';
-import {
-  type ExportOptions,
-  encodeExport,
-  FORMAT_NAMES,
-  type FormatName,
-  trainingGroups,
-} from '../../src/trainers/index.ts';
+import { sessionSummary, unusableReason } from '@floe-rl/core/protocol';
+import type { SessionResult, Trace } from '@floe-rl/core/schema';
+import { type ExportOptions, encodeExport, FORMAT_NAMES, type FormatName, trainingGroups } from '@floe-rl/data';
 
 /** Options of the formats that need some. */
 const OPTIONS: Partial<Record<FormatName, Record<string, unknown>>> = {

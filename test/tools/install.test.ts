@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { freshClone } from '../cli/machine.ts';
+import { freshClone } from '../../packages/floe/test/commands/machine.ts';
 
 /**
  * Stands for npm in PATH. It starts a process of its own as npm does for scripts, writes its id into the file `npm.pids`, and then "installs"

@@ -3,15 +3,15 @@ import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writ
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { packageRoot } from '../../src/core/package-root.ts';
 import { checkAssertions } from '../../tools/lint/assertions.ts';
 import { checkCalls } from '../../tools/lint/calls.ts';
 import { checkRooms } from '../../tools/lint/rooms.ts';
 import { checkSizes } from '../../tools/lint/sizes.ts';
 import { parseSource } from '../../tools/lint/source.ts';
 import { checkWords, WORDS } from '../../tools/lint/words.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 
 const messages = (problems: readonly { readonly message: string }[]): string[] =>
   problems.map(({ message }) => message);
@@ -33,7 +33,7 @@ describe('forbidden calls', () => {
     ["export * from './x.ts';", 'name what is exported'],
   ];
 
-  for (const folder of ['src/engines', 'verify/faults', 'bench']) {
+  for (const folder of ['packages/capture/src/engines', 'verify/faults', 'bench']) {
     it.each(PLANTED)(`are reported in ${folder}: %s`, (code, names) => {
       const problems = checkCalls(parseSource(`${folder}/planted.ts`, `export {};\n${code}\n`));
       expect(problems).toEqual([{ path: `${folder}/planted.ts`, line: 2, message: expect.stringContaining(names) }]);
@@ -53,10 +53,10 @@ describe('forbidden calls', () => {
   });
 
   it('are allowed in the files that provide the clock, the abort helpers and randomness', () => {
-    expect(checkCalls(parseSource('src/core/clock.ts', 'setTimeout(() => {}, 5); Date.now();'))).toEqual([]);
-    expect(checkCalls(parseSource('src/core/random.ts', 'export const r = Math.random();'))).toEqual([]);
+    expect(checkCalls(parseSource('packages/core/src/clock.ts', 'setTimeout(() => {}, 5); Date.now();'))).toEqual([]);
+    expect(checkCalls(parseSource('packages/core/src/random.ts', 'export const r = Math.random();'))).toEqual([]);
     const abort = "new AbortController().signal.addEventListener('abort', () => {});";
-    expect(checkCalls(parseSource('src/core/abort.ts', abort))).toEqual([]);
+    expect(checkCalls(parseSource('packages/core/src/abort.ts', abort))).toEqual([]);
   });
 });
 
@@ -84,8 +84,8 @@ describe('regular expressions in toMatchObject', () => {
 
 describe('import rules', () => {
   it.each([
-    ['src/core/planted.ts', '../tokens/graph.ts', 'core may not import src/tokens/graph.ts'],
-    ['src/proxy/http/planted.ts', '../../store/store.ts', 'proxy may not import src/store/store.ts'],
+    ['src/core/planted.ts', '../tokens/graph.ts', 'core may not import packages/capture/src/tokens/graph.ts'],
+    ['src/proxy/http/planted.ts', '../../store/store.ts', 'proxy may not import packages/server/src/store/store.ts'],
     ['src/engines/planted.ts', '../../verify/main.ts', 'engines may not import verify/main.ts'],
     ['src/evaluators/planted.ts', '../runtimes/spawner.ts', 'evaluators may not import src/runtimes/spawner.ts'],
     ['verify/planted.ts', '../test/skip.ts', 'verify may not import test/skip.ts'],
@@ -170,7 +170,7 @@ describe('tools with a configuration', () => {
       cpSync(join(ROOT, name), join(tree, name));
     symlinkSync(join(ROOT, 'node_modules'), join(tree, 'node_modules'));
     const files = {
-      'src/cli/main.ts': "import { used } from '../core/a.ts';\n\nused();\n",
+      'packages/floe/src/commands/main.ts': "import { used } from '../core/a.ts';\n\nused();\n",
       'src/core/a.ts':
         "import type { B } from './b.ts';\n\nexport function used(): B | null {\n  return null;\n}\n\nexport function unused(): void {}\n",
       'src/core/b.ts': "import { used } from './a.ts';\n\nexport type B = ReturnType<typeof used>;\n",

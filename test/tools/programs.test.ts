@@ -1,14 +1,14 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 
 /**
  * Runs the compiled `main` program as `npm run verify -- ARGUMENTS` or `npm run bench -- ARGUMENTS` does. Returns its exit status and
  * output.
  */
 function run(main: string, ...args: string[]): { status: number | null; stdout: string; stderr: string } {
-  const path = join(packageRoot(), '.build', main);
+  const path = join(repositoryRoot(), '.build', main);
   const { status, stdout, stderr } = spawnSync(process.execPath, [path, ...args], { encoding: 'utf8' });
   return { status, stdout, stderr };
 }

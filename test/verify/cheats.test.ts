@@ -1,5 +1,5 @@
+import type { SessionResult } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
-import type { SessionResult } from '../../src/schema/index.ts';
 import { CHEAT_CLASSES, type Cheat, taskOf } from '../../verify/cheats/cheat.ts';
 import { allCheats } from '../../verify/cheats/cheats.ts';
 import { rowOf } from '../../verify/cheats/round.ts';

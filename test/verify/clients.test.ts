@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { startTestService, type TestService } from '../../src/testing/index.ts';
+import { startTestService, type TestService } from '#floe/testing/index';
 import { POLAR_CHECKS } from '../../verify/clients/polar-checks.ts';
 import { PRORL_CHECKS } from '../../verify/clients/prorl-checks.ts';
 import { type Check, SERVER_SETTINGS, type Target } from '../../verify/clients/target.ts';

@@ -1,6 +1,6 @@
+import type { SessionResult, Trace } from '@floe-rl/core/schema';
+import type { LedgerEntry } from '@floe-rl/sim';
 import { describe, expect, it } from 'vitest';
-import type { SessionResult, Trace } from '../../src/schema/index.ts';
-import type { LedgerEntry } from '../../src/sim/index.ts';
 import { type Delivery, differences, sabotaged } from '../../verify/registrations/comparison.ts';
 
 function entry(request_id: string, prompt_ids: number[], response_ids: number[]): LedgerEntry {

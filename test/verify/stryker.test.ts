@@ -2,13 +2,13 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { EQUIVALENT_MUTANTS, isSameChange } from '../../verify/stryker/equivalent.ts';
 import { draw, type Mutant } from '../../verify/stryker/mutants.ts';
 import { countsOf, type Result, survivorsOf, survivorText } from '../../verify/stryker/results.ts';
 
 const MUTANT: Mutant = {
-  file: 'src/tokens/audit.ts',
+  file: 'packages/capture/src/tokens/audit.ts',
   start: { line: 41, column: 8 },
   end: { line: 41, column: 13 },
   mutator: 'EqualityOperator',
@@ -71,7 +71,7 @@ describe('the list of survivors', () => {
   it('contains the mutants that no test detected, with their place counted from 1', () => {
     const survivors = survivorsOf(results('Killed', 'NoCoverage', 'equivalent'));
     expect(survivors.map(({ mutant, status }) => survivorText(mutant, status))).toEqual([
-      'src/tokens/audit.ts:42:9  a < b  ->  a <= b  (EqualityOperator, which no test runs)',
+      'packages/capture/src/tokens/audit.ts:42:9  a < b  ->  a <= b  (EqualityOperator, which no test runs)',
     ]);
   });
 });
@@ -89,7 +89,7 @@ describe('isSameChange', () => {
 describe('the list of equivalent mutants', () => {
   it('names lines and texts that are in the current sources', () => {
     const missing = EQUIVALENT_MUTANTS.filter(({ file, line, original }) => {
-      const source = readFileSync(join(packageRoot(), file), 'utf8');
+      const source = readFileSync(join(repositoryRoot(), file), 'utf8');
       return !source.includes(line) || !source.includes(original);
     });
     expect(missing).toEqual([]);

@@ -2,11 +2,11 @@ import { type CallExpression, type NewExpression, Visitor } from 'oxc-parser';
 import type { Problem, SourceFile } from './source.ts';
 
 /** The only module that may set timers and read the time. All other modules get a Clock as an argument. */
-const CLOCK = 'src/core/clock.ts';
+const CLOCK = 'packages/core/src/clock.ts';
 /** The only module that may add abort listeners. */
-const ABORT = 'src/core/abort.ts';
+const ABORT = 'packages/core/src/abort.ts';
 /** The only module that may draw random numbers. All other modules get a RandomSource as an argument. */
-const RANDOM = 'src/core/random.ts';
+const RANDOM = 'packages/core/src/random.ts';
 
 /** Calls that are allowed only in certain files, by the text of the call. `remedy` is the advice that the report gives. */
 const FORBIDDEN_CALLS: Readonly<Record<string, { readonly remedy: string; readonly allowedIn: readonly string[] }>> = {

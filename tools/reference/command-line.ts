@@ -1,5 +1,5 @@
 import { Command, type Option } from 'commander';
-import { COMMANDS } from '../../src/cli/commands.ts';
+import { COMMANDS } from '#floe/commands/commands';
 
 /** Returns the program `floe` with all its commands, to describe it and to check command lines. */
 export async function floeProgram(): Promise<Command> {

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../repository.ts';
 
 /** The modules of the package `floe` that programs import, and the public names of their files. */
 const MODULES: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
@@ -24,7 +24,7 @@ type Definition = {
 
 /** Renders docs/python-reference.md from the signatures and the doc strings of the package `floe`. */
 export function pythonPage(): string {
-  const folder = join(packageRoot(), 'python', 'src', 'floe');
+  const folder = join(repositoryRoot(), 'python', 'src', 'floe');
   const parts = Object.entries(MODULES).flatMap(([module, files]) => [
     `## ${module}`,
     '',

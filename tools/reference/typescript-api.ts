@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseSync } from 'oxc-parser';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../repository.ts';
 
 type Entry = {
   readonly name: string;
@@ -15,7 +15,7 @@ const FILES = ['floe-client', 'connection', 'define-task', 'session-filter'];
 
 /** Renders docs/typescript-reference.md from the declarations of what `floe/client` exports. */
 export function typescriptPage(): string {
-  const folder = join(packageRoot(), 'dist', 'client');
+  const folder = join(repositoryRoot(), 'dist', 'client');
   const index = readFileSync(join(folder, 'index.d.ts'), 'utf8');
   const entries = FILES.flatMap((name) => entriesOf(readFileSync(join(folder, `${name}.d.ts`), 'utf8')));
   const exported = entries.filter(({ name }) => new RegExp(`\\b${name}\\b`).test(index));

@@ -1,13 +1,14 @@
 // `npm run docs [-- --out DIR] [-- --version NAME]`: builds the documentation as a site of static files, by default in `site/`, for the version
 // of package.json. Folders of other versions in DIR stay, and the pages offer all of them.
+
 import { readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../repository.ts';
 import { buildSite } from './build.ts';
 
 const { values } = parseArgs({ options: { out: { type: 'string' }, version: { type: 'string' } } });
-const root = packageRoot();
+const root = repositoryRoot();
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { readonly version: string };
 const version = values.version ?? manifest.version;
 if (!/^[\w.-]+$/.test(version) || version.startsWith('.')) {

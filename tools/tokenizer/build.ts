@@ -1,11 +1,12 @@
-// Trains the byte-level BPE tokenizer of the simulated engine. The result depends only on src/sim/assets/corpus.txt and on the code in
+// Trains the byte-level BPE tokenizer of the simulated engine. The result depends only on packages/sim/assets/corpus.txt and on the code in
 // tools/tokenizer/, so that it has the same bytes on every machine.
+
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../repository.ts';
 import { generatedText } from './corpus.ts';
 
-const CORPUS_FILE = 'src/sim/assets/corpus.txt';
+const CORPUS_FILE = 'packages/sim/assets/corpus.txt';
 
 /**
  * Maximum number of BPE merges. With this number, common words are one token and rare words are split, so that token boundaries shift as
@@ -40,10 +41,10 @@ type Merge = readonly [left: string, right: string];
 /** A distinct piece of the training text: the symbols of which it consists at present, and the number of its occurrences. */
 type Word = { readonly count: number; symbols: readonly string[] };
 
-/** Trains the tokenizer and returns the text of src/sim/assets/tokenizer.json. */
+/** Trains the tokenizer and returns the text of packages/sim/assets/tokenizer.json. */
 export function tokenizerFile(): string {
   const alphabet = byteAlphabet();
-  const corpus = `${readFileSync(join(packageRoot(), CORPUS_FILE), 'utf8')}\n${generatedText()}`;
+  const corpus = `${readFileSync(join(repositoryRoot(), CORPUS_FILE), 'utf8')}\n${generatedText()}`;
   const merges = new Training(wordsOf(corpus, alphabet)).run(MERGE_COUNT);
   return `${JSON.stringify(tokenizerJson(alphabet, merges))}\n`;
 }

@@ -6,10 +6,9 @@
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { FloeClient } from '../../src/client/index.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { seededRandom } from '../../src/core/random.ts';
-import type { BatchStreamRequestInput } from '../../src/schema/index.ts';
+import { FloeClient } from '@floe-rl/client';
+import { seededRandom, sleep, systemClock } from '@floe-rl/core';
+import type { BatchStreamRequestInput } from '@floe-rl/core/schema';
 import { Child, killAll } from '../faults/child.ts';
 import { Progress } from '../faults/progress.ts';
 import { Service } from '../faults/service.ts';

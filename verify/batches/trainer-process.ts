@@ -4,8 +4,8 @@
 // in each request. Ends after the last batch.
 import { existsSync, readFileSync } from 'node:fs';
 import { open } from 'node:fs/promises';
-import { FloeClient } from '../../src/client/index.ts';
-import type { BatchReply, SessionResult } from '../../src/schema/index.ts';
+import { FloeClient } from '@floe-rl/client';
+import type { BatchReply, SessionResult } from '@floe-rl/core/schema';
 
 /** A batch as it was trained: the rows of its groups and the ids of their sessions. */
 export type TrainedBatch = {

@@ -1,11 +1,11 @@
 // The back ends with which the cheats run, and how each is started on this machine.
+
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
-import { createSpawner } from '../../src/runtimes/spawn/client.ts';
+import { systemClock } from '@floe-rl/core';
+import { createRuntimeProviders, createSpawner } from '@floe-rl/sandbox';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';
 import { findTool } from '../services/tools.ts';
 import { APPTAINER_VARIABLE, asUnprivilegedUser, unprivilegedMissing } from '../services/unprivileged.ts';
@@ -64,11 +64,11 @@ async function runApptainer(setup: Setup, show: (left: number) => void): Promise
   if (process.getuid?.() !== 0) return runApptainerHere(setup, show);
   const why = unprivilegedMissing();
   if (why !== null) return why;
-  const program = join(packageRoot(), '.build', 'verify', 'cheats', 'apptainer-process.js');
+  const program = join(repositoryRoot(), '.build', 'verify', 'cheats', 'apptainer-process.js');
   const command = asUnprivilegedUser([process.execPath, program, JSON.stringify(setup)]);
   try {
     const child = spawn(command.program, command.args, {
-      ...{ cwd: packageRoot(), env: command.env, stdio: ['ignore', 'pipe', 'inherit'] },
+      ...{ cwd: repositoryRoot(), env: command.env, stdio: ['ignore', 'pipe', 'inherit'] },
     });
     return JSON.parse(await text(child.stdout as NodeJS.ReadableStream as never)) as Row[] | string;
   } finally {

@@ -1,4 +1,4 @@
-import type { Outcome, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
+import type { Outcome, SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { modelCall } from '../hostile/attack.ts';
 
 /** The classes of cheats, in the order in which the table lists them. */

@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { debianImageMissing, makeDebianImage } from '../fixtures/debian-image.ts';
 import { firstMissing } from '../services/container-engine.ts';
 import { venvAt } from '../services/venv.ts';
@@ -14,7 +14,7 @@ const PACKAGES = [
   ...['base-files', 'bash', 'coreutils', 'dash', 'diffutils', 'findutils', 'grep', 'gzip', 'mawk', 'sed', 'tar'],
   ...['git', 'curl', 'python3', 'util-linux', 'e2fsprogs'],
 ];
-const REQUIREMENTS = join(packageRoot(), 'verify', 'cheats', 'requirements.txt');
+const REQUIREMENTS = join(repositoryRoot(), 'verify', 'cheats', 'requirements.txt');
 const CACHE = join(homedir(), '.cache', 'floe', 'cheats');
 
 /** C program of a library that prints a forged report and ends the process when the command line of the process names pytest. */

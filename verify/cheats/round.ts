@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import type { SessionResult } from '../../src/schema/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
 import { Service } from '../faults/service.ts';
 import { until } from '../faults/trainer.ts';
 import { type Cheat, type Place, promptOf, type SessionPlan, type Surroundings, taskOf } from './cheat.ts';

@@ -9,7 +9,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { entryPath } from '../../src/core/package-root.ts';
+import { entryPath } from '@floe-rl/core';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { Child } from '../faults/child.ts';
 import { POLAR_CHECKS } from './polar-checks.ts';

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { systemClock } from '../../src/core/clock.ts';
+import { systemClock } from '@floe-rl/core';
 import { PolarClient } from './polar-client.ts';
 import { polarNodeInfo } from './polar-models.ts';
 import { SlimeBridge, type SlimeSample } from './slime-bridge.ts';

@@ -1,4 +1,4 @@
-import { systemClock } from '../../src/core/clock.ts';
+import { systemClock } from '@floe-rl/core';
 import { dumpedTask, type PolarTaskFields, polarTaskStatus } from './polar-models.ts';
 import { must, type Target } from './target.ts';
 

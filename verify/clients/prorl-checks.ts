@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
+import { systemClock } from '@floe-rl/core';
 import type { z } from 'zod';
-import { systemClock } from '../../src/core/clock.ts';
 import { prorlResult, prorlStatus } from './prorl-models.ts';
 import { type Check, DATA_SOURCE, must, ONE_CALL, type Target } from './target.ts';
 

@@ -6,6 +6,7 @@
 // Starts a private Slurm on this machine, and a floe cluster in it with `floe cluster slurm`: PostgreSQL, two server replicas, and three
 // nodes, each with a simulated engine. The last line of output is
 // "cluster: N sessions, N finished, lost 0, duplicated 0, ledger mismatches 0, killed 1 node 1 replica, took N s".
+
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
@@ -22,12 +23,10 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { parseAs, parseJson, sleep, systemClock, systemRandom } from '@floe-rl/core';
 import { stringify } from 'yaml';
 import { z } from 'zod';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { parseAs, parseJson } from '../../src/core/parse.ts';
-import { systemRandom } from '../../src/core/random.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { findPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
 import { type Slurm, startSlurm, tailOf, whyNoSlurm } from './slurm.ts';
 import { type CheckReport, ClusterTrainer, tasksOf } from './trainer.ts';
@@ -41,7 +40,7 @@ const { values: options } = parseArgs({
   },
 });
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 /** Path of the compiled `floe` command line program. */
 const FLOE = join(ROOT, 'dist', 'cli', 'main.js');
 const NODES = 3;

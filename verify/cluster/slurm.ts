@@ -6,7 +6,7 @@ import { once } from 'node:events';
 import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { delimiter, join } from 'node:path';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 import { freePorts } from '../services/ports.ts';
 
 /** Longest time to wait for the Slurm daemons to start. On a busy machine the start takes seconds. */

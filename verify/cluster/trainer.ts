@@ -3,13 +3,12 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { demoTasks } from '../../src/cli/demo-run.ts';
-import { readTaskFile } from '../../src/cli/yaml-file.ts';
-import { FloeClient } from '../../src/client/index.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { FloeError } from '../../src/core/errors.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/index.ts';
+import { FloeClient } from '@floe-rl/client';
+import { FloeError, sleep, systemClock } from '@floe-rl/core';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger } from '@floe-rl/sim';
+import { demoTasks } from '#floe/commands/demo-run';
+import { readTaskFile } from '#floe/commands/yaml-file';
 
 /** Milliseconds to wait before a call is repeated because no server replica has replied. */
 const RETRY_PAUSE_MS = 200;

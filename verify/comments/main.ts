@@ -1,11 +1,12 @@
 // `npm run verify -- comments [--count N] [--seed N] [--json]`: prints randomly drawn comments of the code, each with the line of code that
 // follows. A reader who does not know the project can then judge whether the comments are understood at first reading.
+
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { seededRandom } from '../../src/core/random.ts';
+import { seededRandom } from '@floe-rl/core';
 import { parseSource, type SourceFile } from '../../tools/lint/source.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 
 const FOLDERS = ['src', 'verify', 'bench', 'tools', 'test'];
 /** Matches comments that are directives for tools such as biome. They are not drawn. */
@@ -60,7 +61,7 @@ function commentsOf(file: SourceFile): Drawn[] {
   });
 }
 
-const root = packageRoot();
+const root = repositoryRoot();
 const all = FOLDERS.flatMap((folder) => sourceFiles(root, folder)).flatMap(commentsOf);
 const random = seededRandom(Number(options.seed));
 const drawn: Drawn[] = [];

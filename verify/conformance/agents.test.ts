@@ -1,16 +1,17 @@
 // Runs the example agents of docs/guides/use-an-sdk.md, each with the `shell` harness in a session of its own.
+
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { DialectName, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, type ScenarioInput } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { DialectName, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type ScenarioInput } from '../../src/sim/index.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { runTask, type Stack, startStack } from '../matrix/stack.ts';
 import { defined } from './floe.ts';
 import { MODE_SIM } from './mode.ts';
 
-const FOLDER = join(packageRoot(), 'verify', 'conformance', 'agents');
-const guide = await readFile(join(packageRoot(), 'docs', 'guides', 'use-an-sdk.md'), 'utf8');
+const FOLDER = join(repositoryRoot(), 'verify', 'conformance', 'agents');
+const guide = await readFile(join(repositoryRoot(), 'docs', 'guides', 'use-an-sdk.md'), 'utf8');
 
 /** The API dialect that each example agent uses, by the agent's file name. */
 const AGENTS: Readonly<Record<string, DialectName>> = {

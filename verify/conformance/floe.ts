@@ -3,13 +3,16 @@
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect } from 'vitest';
-import { systemClock } from '../../src/core/clock.ts';
-import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
-import { createProxy, type ProxyDeps } from '../../src/proxy/http/proxy.ts';
-import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
-import { attemptKey, indexSegment, readRecords } from '../../src/proxy/journal/journal-index.ts';
-import type { ProxySession } from '../../src/proxy/session/session.ts';
+import {
+  attemptKey,
+  CaptureJournal,
+  type Completion,
+  createEnginePools,
+  indexSegment,
+  type ProxySession,
+  readRecords,
+} from '@floe-rl/capture';
+import { systemClock } from '@floe-rl/core';
 import {
   engineSpecSchema,
   linkKindSchema,
@@ -17,10 +20,11 @@ import {
   type Trajectory,
   taskEngineSchema,
   trajectorySchema,
-} from '../../src/schema/index.ts';
-import { checkAgainstLedger, type LedgerEntry, type SimConfigInput, startSim } from '../../src/sim/index.ts';
-import type { Completion } from '../../src/tokens/completion.ts';
-import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+} from '@floe-rl/core/schema';
+import { checkAgainstLedger, type LedgerEntry, type SimConfigInput, startSim } from '@floe-rl/sim';
+import { expect } from 'vitest';
+import { createProxy, type ProxyDeps } from '#capture/proxy/http/proxy';
+import { buildTrajectory } from '#capture/tokens/trajectory';
 import { MODE_SIM } from './mode.ts';
 import { SCENARIOS } from './scenarios.ts';
 

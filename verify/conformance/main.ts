@@ -3,14 +3,15 @@
 // verify/conformance/package-lock.json, separately from floe's own packages.
 //
 //   npm run verify -- conformance [--mode=tokens|chat] [--json] [OPTION OF VITEST…]
+
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
 import { ensureLockedPackages } from '../../tools/locked-packages.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { countTests } from '../../tools/vitest.ts';
 import { MODE_VARIABLE, MODES, type Mode } from './mode.ts';
 
-const FOLDER = join(packageRoot(), 'verify', 'conformance');
+const FOLDER = join(repositoryRoot(), 'verify', 'conformance');
 
 /** Runs a program and shows its output. Ends this process when the program fails. */
 function run(program: string, args: readonly string[]): void {
@@ -31,7 +32,7 @@ function modesOf(args: readonly string[]): readonly Mode[] {
 
 ensureLockedPackages(FOLDER, 'the locked SDKs (once, about 160 MB)');
 console.error('▸ checking the types of the suite against those of the SDKs');
-run(process.execPath, [join(packageRoot(), 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.']);
+run(process.execPath, [join(repositoryRoot(), 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.']);
 const args = process.argv.slice(2);
 const options = args.filter((arg) => arg !== '--json' && !arg.startsWith(MODE_OPTION));
 const counts = { passed: 0, failed: 0 };

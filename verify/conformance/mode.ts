@@ -1,5 +1,5 @@
 // Determines in which mode the suite runs.
-import type { SimConfigInput } from '../../src/sim/index.ts';
+import type { SimConfigInput } from '@floe-rl/sim';
 
 /** Environment variable that contains the mode of a run. */
 export const MODE_VARIABLE = 'FLOE_CONFORMANCE_MODE';

@@ -1,4 +1,4 @@
-import type { ScenarioInput } from '../../src/sim/index.ts';
+import type { ScenarioInput } from '@floe-rl/sim';
 
 type Reply = ScenarioInput['rules'][number]['reply'];
 

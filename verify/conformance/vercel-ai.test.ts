@@ -2,6 +2,7 @@
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createGoogleGenerativeAI } from '@ai-sdk/google';
 import { createOpenAI } from '@ai-sdk/openai';
+import type { DialectName } from '@floe-rl/core/schema';
 import {
   APICallError,
   generateObject,
@@ -15,7 +16,6 @@ import {
 } from 'ai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import type { DialectName } from '../../src/schema/index.ts';
 import { defined, type Floe, PNG, startFloe, TOO_LONG } from './floe.ts';
 import { MODE } from './mode.ts';
 import { CITY } from './scenarios.ts';

@@ -1,4 +1,4 @@
-import type { SessionRow } from '../../src/store/rows.ts';
+import type { SessionRow } from '#server/store/rows';
 import type { MemoryState } from './memory-store/state.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';

@@ -1,8 +1,7 @@
-import { OUTCOMES } from '../../src/core/outcomes.ts';
-import { isTerminal } from '../../src/core/session-state.ts';
-import type { SessionSummary, TaskRequest } from '../../src/schema/index.ts';
-import type { FactRow } from '../../src/store/facts.ts';
-import type { CallbackRow, DeliveryRow, NodeRow, SessionRow, TaskRow } from '../../src/store/rows.ts';
+import { isTerminal, OUTCOMES } from '@floe-rl/core/protocol';
+import type { SessionSummary, TaskRequest } from '@floe-rl/core/schema';
+import type { FactRow } from '#server/store/facts';
+import type { CallbackRow, DeliveryRow, NodeRow, SessionRow, TaskRow } from '#server/store/rows';
 import { ClaimRules } from './claim-rules.ts';
 import type { History } from './history.ts';
 import type { MemoryState, RowChange, StoredResult } from './memory-store/state.ts';

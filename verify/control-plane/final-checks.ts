@@ -1,5 +1,5 @@
-import { isTerminal } from '../../src/core/session-state.ts';
-import type { SessionSummary } from '../../src/schema/index.ts';
+import { isTerminal } from '@floe-rl/core/protocol';
+import type { SessionSummary } from '@floe-rl/core/schema';
 import type { SimCluster } from './cluster.ts';
 import type { ReadResult } from './history.ts';
 import type { MemoryState } from './memory-store/state.ts';

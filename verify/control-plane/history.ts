@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import type { Lease, SessionResult, TaskRequest } from '../../src/schema/index.ts';
+import type { Lease, SessionResult, TaskRequest } from '@floe-rl/core/schema';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 

@@ -1,9 +1,10 @@
 // Tests whether the simulation finds defects: plants known defects, one at a time, into a copy of floe's compiled code, and simulates seeds
 // until a check reports a violation.
+
 import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { DEFECTS, type Defect, withDefect } from './planted-defects.ts';
 import { OWN_MODULE, simulateSeeds } from './seeds.ts';
 
@@ -27,7 +28,7 @@ export async function hunt({
   only,
   print,
 }: Hunt): Promise<{ readonly planted: number; readonly caught: number }> {
-  const root = packageRoot();
+  const root = repositoryRoot();
   const build = join(root, '.build');
   const chosen = DEFECTS.filter(({ name }) => name.includes(only));
   const next = chosen.values();

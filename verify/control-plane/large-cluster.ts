@@ -1,7 +1,8 @@
 // One large cluster on the virtual clock: how long nodes wait for leases, how fair the shares of the trainers are, how close the makespan is
 // to that of the best schedule, and how soon the cluster recovers when a rack of nodes or a server dies.
+
+import { isTerminal } from '@floe-rl/core/protocol';
 import { makespanBound, replayMakespan, type StageDurations } from '../../bench/schedule/replay.ts';
-import { isTerminal } from '../../src/core/session-state.ts';
 import { SimCluster } from './cluster.ts';
 import { checkFinalState, describeUnfinished } from './final-checks.ts';
 import { type ClusterSize, knownMeans, LEASE_SECONDS, largePlan, poolsOf, tasksOf } from './large-plan.ts';

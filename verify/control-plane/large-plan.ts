@@ -1,4 +1,4 @@
-import type { Lease, TaskRequestInput } from '../../src/schema/index.ts';
+import type { Lease, TaskRequestInput } from '@floe-rl/core/schema';
 import { RELIABLE_NETWORK } from './network.ts';
 import type { Plan, SessionScript, TaskPlan, TrainerPlan } from './plan.ts';
 import { SeededRandom } from './random.ts';

@@ -9,8 +9,7 @@
 // defect; --only selects the defects whose name contains TEXT.
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
-import { systemClock } from '../../src/core/clock.ts';
-import { asFloeError } from '../../src/core/errors.ts';
+import { asFloeError, systemClock } from '@floe-rl/core';
 import { wholeNumber } from '../../tools/whole-number.ts';
 import { hunt } from './hunt.ts';
 import { simulateLarge } from './large-cluster.ts';

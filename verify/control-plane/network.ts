@@ -1,5 +1,4 @@
-import { onAbort } from '../../src/core/abort.ts';
-import { FloeError } from '../../src/core/errors.ts';
+import { FloeError, onAbort } from '@floe-rl/core';
 import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';

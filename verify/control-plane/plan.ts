@@ -1,6 +1,6 @@
-import type { PoolSizes } from '../../src/gateway/node/config.ts';
-import type { RolloutConfigInput } from '../../src/rollout/config.ts';
-import type { Lease, NodeRegistration, TaskRequestInput } from '../../src/schema/index.ts';
+import type { Lease, NodeRegistration, TaskRequestInput } from '@floe-rl/core/schema';
+import type { RolloutConfigInput } from '@floe-rl/server';
+import type { PoolSizes } from '#node/gateway/node/config';
 import { type NetworkFaults, RELIABLE_NETWORK } from './network.ts';
 import { SeededRandom } from './random.ts';
 import { type DiskFaults, RELIABLE_DISK } from './sim-store.ts';

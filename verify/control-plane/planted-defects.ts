@@ -23,7 +23,7 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'results are acknowledged before their bytes are stored',
-    file: 'src/rollout/sessions/delivery-envelope.js',
+    file: 'packages/server/src/rollout/sessions/delivery-envelope.js',
     edits: [
       [
         'context.blobs.put(bytes)',
@@ -33,24 +33,24 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'cancelled sessions have no facts',
-    file: 'src/rollout/sessions/end.js',
+    file: 'packages/server/src/rollout/sessions/end.js',
     edits: [
       ['const described = tables', "const described = summary.outcome === 'cancelled' ? Promise.resolve() : tables"],
     ],
   },
   {
     name: 'the facts of a session lack its reward',
-    file: 'src/rollout/sessions/facts.js',
+    file: 'packages/server/src/rollout/sessions/facts.js',
     edits: [['reward: summary.reward', 'reward: null']],
   },
   {
     name: 'a requeued session keeps its old epoch',
-    file: 'src/rollout/sessions/retry.js',
+    file: 'packages/server/src/rollout/sessions/retry.js',
     edits: [['epoch: row.epoch + 1,\n        node_id', 'epoch: row.epoch,\n        node_id']],
   },
   {
     name: 'a result with an old epoch is accepted',
-    file: 'src/rollout/sessions/deliver.js',
+    file: 'packages/server/src/rollout/sessions/deliver.js',
     edits: [
       ['const isOpenHere = row.epoch === summary.epoch && row.node_id === nodeId &&', 'const isOpenHere ='],
       ['if (row.epoch !== summary.epoch || row.node_id !== nodeId) {', 'if (false) {'],
@@ -59,7 +59,7 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'a result is accepted twice',
-    file: 'src/rollout/sessions/deliver.js',
+    file: 'packages/server/src/rollout/sessions/deliver.js',
     edits: [
       [' && !isTerminal(row.status);', ';'],
       ["if (row.status === 'CANCELLED' ||", 'if ('],
@@ -67,7 +67,7 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'a cancelled session can still complete',
-    file: 'src/rollout/tasks/groups.js',
+    file: 'packages/server/src/rollout/tasks/groups.js',
     edits: [
       [
         'const isLeased = row.lease_expires_ms !== null;\n',
@@ -77,132 +77,132 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'a heartbeat renews no lease',
-    file: 'src/rollout/nodes/heartbeats.js',
+    file: 'packages/server/src/rollout/nodes/heartbeats.js',
     edits: [['aging.map(({ row }) => row.session_id)', '[]']],
   },
   {
     name: 'expired leases are never requeued',
-    file: 'src/rollout/sessions/retry.js',
+    file: 'packages/server/src/rollout/sessions/retry.js',
     edits: [['if (count > 0)', 'if (false)']],
   },
   {
     name: 'a new process of a node does not requeue the sessions of the old one',
-    file: 'src/rollout/nodes/registration.js',
+    file: 'packages/server/src/rollout/nodes/registration.js',
     edits: [['await takeBackSessionsOf(transaction, nodeId, known);', '']],
   },
   {
     name: 'an older process of a node is still served',
-    file: 'src/rollout/nodes/nodes.js',
+    file: 'packages/server/src/rollout/nodes/nodes.js',
     edits: [['if (node.instance === instance)', 'if (true)']],
   },
   {
     name: 'a draining node is given sessions',
-    file: 'src/rollout/sessions/claim.js',
+    file: 'packages/server/src/rollout/sessions/claim.js',
     edits: [['if (node.draining === 1)', 'if (false)']],
   },
   {
     name: 'a failed attempt is retried without a pause',
-    file: 'src/rollout/sessions/retry.js',
+    file: 'packages/server/src/rollout/sessions/retry.js',
     edits: [['delayMs: retryDelayMs(context, attempt)', 'delayMs: 0']],
   },
   {
     name: 'a failed attempt is not counted',
-    file: 'src/rollout/sessions/retry.js',
+    file: 'packages/server/src/rollout/sessions/retry.js',
     edits: [['const attempt = row.attempt + 1;', 'const attempt = row.attempt;']],
   },
   {
     name: 'an infrastructure failure has reward 0',
-    file: 'src/rollout/sessions/end.js',
+    file: 'packages/server/src/rollout/sessions/end.js',
     edits: [['{ reward: null, reward_components: {} }', '{ reward: 0, reward_components: {} }']],
   },
   {
     name: 'every ended session counts as usable',
-    file: 'src/rollout/sessions/end.js',
+    file: 'packages/server/src/rollout/sessions/end.js',
     edits: [['usable: unusable === null ? 1 : 0', 'usable: 1']],
   },
   {
     name: 'an early stop stops no session',
-    file: 'src/rollout/tasks/groups.js',
+    file: 'packages/server/src/rollout/tasks/groups.js',
     edits: [['return least !== null && task.usable_sessions >= least;', 'return false;']],
   },
   {
     name: 'a refill is not used up',
-    file: 'src/rollout/tasks/groups.js',
+    file: 'packages/server/src/rollout/tasks/groups.js',
     edits: [['refills_left: task.refills_left - 1', 'refills_left: task.refills_left']],
   },
   {
     name: 'task deadlines are not enforced',
-    file: 'src/rollout/background.js',
+    file: 'packages/server/src/rollout/background.js',
     edits: [['await sweepDeadlines(context);', '']],
   },
   {
     name: 'a repeated submission is a conflict',
-    file: 'src/rollout/tasks/submit.js',
+    file: 'packages/server/src/rollout/tasks/submit.js',
     edits: [['return tables.tasks.findByKey(request.idempotency_key);', 'return undefined;']],
   },
   {
     name: 'a cancellation before the submission is forgotten',
-    file: 'src/rollout/tasks/submit.js',
+    file: 'packages/server/src/rollout/tasks/submit.js',
     edits: [['if (!(await tables.tombstones.has(name, context.time.nowMs())))', 'if (true)']],
   },
   {
     name: 'a restarted server restarts its clock',
-    file: 'src/rollout/service-time.js',
+    file: 'packages/server/src/rollout/service-time.js',
     edits: [['this.currentMs = Math.max(this.nowMs(), storedMs);', 'this.currentMs = this.nowMs();']],
   },
   {
     name: 'a page skips a result',
-    file: 'src/rollout/sessions/results.js',
+    file: 'packages/server/src/rollout/sessions/results.js',
     edits: [['next: rows.at(-1)?.cursor ?? after', 'next: (rows.at(-1)?.cursor ?? after - 1) + 1']],
   },
   {
     name: 'results count as collected when they are sent',
-    file: 'src/rollout/sessions/results.js',
+    file: 'packages/server/src/rollout/sessions/results.js',
     edits: [['tables.results.collect(trainer, position.after)', 'tables.results.collect(trainer, 1e9)']],
   },
   {
     name: 'results never count as collected',
-    file: 'src/rollout/sessions/results.js',
+    file: 'packages/server/src/rollout/sessions/results.js',
     edits: [['await tables.results.collect(trainer, position.after);', ';']],
   },
   {
     name: 'a trainer that collects nothing is not held back',
-    file: 'src/rollout/sessions/scheduling.js',
+    file: 'packages/server/src/rollout/sessions/scheduling.js',
     edits: [['if (load[what] >= most)', 'if (false)']],
   },
   {
     name: 'the first trainer gets every session',
-    file: 'src/core/fair-shares.js',
+    file: 'packages/server/src/rollout/sessions/fair-shares.js',
     edits: [['/ weight;', '* 0;']],
   },
   {
     name: 'a callback is sent by every server',
-    file: 'src/rollout/callbacks/delivery.js',
+    file: 'packages/server/src/rollout/callbacks/delivery.js',
     edits: [['time.nowMs() + this.context.config.callback_claim_seconds * 1000', 'time.nowMs()']],
   },
   {
     name: 'a callback counts as delivered whatever the status of the reply',
-    file: 'src/rollout/callbacks/delivery.js',
+    file: 'packages/server/src/rollout/callbacks/delivery.js',
     edits: [['return status >= 200 && status <= 299;', 'return true;']],
   },
   {
     name: 'each try of a callback has another idempotency key',
-    file: 'src/rollout/callbacks/payload.js',
+    file: 'packages/server/src/rollout/callbacks/payload.js',
     edits: [['return `floe-task-${row.task_id}`;', 'return `floe-task-${row.task_id}-${row.tries}`;']],
   },
   {
     name: 'a change wakes no waiting request',
-    file: 'src/rollout/transaction.js',
+    file: 'packages/server/src/rollout/transaction.js',
     edits: [['context.wakeups.wake(topic);', ';']],
   },
   {
     name: 'a node does not stop a session that the server ended',
-    file: 'src/gateway/node/node-agent.js',
+    file: 'packages/node/src/gateway/node/node-agent.js',
     edits: [['?.attempt.stop(reason);', ';']],
   },
   {
     name: 'partial results are acknowledged and not stored',
-    file: 'src/rollout/sessions/deliver.js',
+    file: 'packages/server/src/rollout/sessions/deliver.js',
     edits: [['await tables.results.addDelivery(', 'void (']],
   },
 ];

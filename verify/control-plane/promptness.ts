@@ -1,4 +1,4 @@
-import type { SessionRow } from '../../src/store/rows.ts';
+import type { SessionRow } from '#server/store/rows';
 import type { SimCluster } from './cluster.ts';
 
 /**

@@ -1,4 +1,4 @@
-import { type Candidate, type ChoicePolicy, choicePolicy } from '../../src/engines/pool/choice-policies.ts';
+import { type Candidate, type ChoicePolicy, choicePolicy } from '#capture/engines/pool/choice-policies';
 import type { SimProcess } from './sim-process.ts';
 
 type Engine = Candidate & { inflight: number };

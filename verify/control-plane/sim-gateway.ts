@@ -1,11 +1,6 @@
-import type { DeliveredResult } from '../../src/client/node-api.ts';
-import { encodeEnvelope } from '../../src/core/envelope.ts';
-import { asFloeError, FloeError } from '../../src/core/errors.ts';
-import { NodeAgent, type NodeCalls } from '../../src/gateway/node/node-agent.ts';
-import { StagePools } from '../../src/gateway/node/stage-pools.ts';
-import { createGatewayMetrics } from '../../src/observe/gateway-metrics.ts';
-import { type Logger, silentLogger } from '../../src/observe/log.ts';
-import type { RouteName } from '../../src/rollout/http/api.ts';
+import type { DeliveredResult } from '@floe-rl/client';
+import { asFloeError, FloeError } from '@floe-rl/core';
+import { encodeEnvelope } from '@floe-rl/core/protocol';
 import type {
   DeliveryReply,
   EngineDirectory,
@@ -13,7 +8,11 @@ import type {
   LeaseReply,
   NodeInfo,
   PartialReply,
-} from '../../src/schema/index.ts';
+} from '@floe-rl/core/schema';
+import { createGatewayMetrics, type Logger, silentLogger } from '@floe-rl/observe';
+import { NodeAgent, type NodeCalls } from '#node/gateway/node/node-agent';
+import { StagePools } from '#node/gateway/node/stage-pools';
+import type { RouteName } from '#server/rollout/http/api';
 import type { SimCluster } from './cluster.ts';
 import type { Host } from './network.ts';
 import type { NodePlan } from './plan.ts';

@@ -1,4 +1,4 @@
-import type { Clock } from '../../src/core/clock.ts';
+import type { Clock } from '@floe-rl/core';
 import type { Timeline } from './timeline.ts';
 
 /**

@@ -1,9 +1,9 @@
-import { asFloeError, FloeError } from '../../src/core/errors.ts';
-import type { CallbackTransport } from '../../src/rollout/callbacks/transport.ts';
-import { type RolloutConfig, rolloutConfigSchema } from '../../src/rollout/config.ts';
-import { type ControlPlane, createControlPlane } from '../../src/rollout/control-plane.ts';
-import type { Api, RouteName, RouteSpec } from '../../src/rollout/http/api.ts';
-import type { Call, Handler } from '../../src/rollout/http/handler.ts';
+import { asFloeError, FloeError } from '@floe-rl/core';
+import type { CallbackTransport } from '#server/rollout/callbacks/transport';
+import { type RolloutConfig, rolloutConfigSchema } from '#server/rollout/config';
+import { type ControlPlane, createControlPlane } from '#server/rollout/control-plane';
+import type { Api, RouteName, RouteSpec } from '#server/rollout/http/api';
+import type { Call, Handler } from '#server/rollout/http/handler';
 import type { SimCluster } from './cluster.ts';
 import type { Host } from './network.ts';
 import { SimProcess } from './sim-process.ts';

@@ -1,10 +1,9 @@
-import type { DeliveredResult } from '../../src/client/node-api.ts';
-import { sleep } from '../../src/core/clock.ts';
-import { FloeError } from '../../src/core/errors.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import type { StagePools } from '../../src/gateway/node/stage-pools.ts';
-import type { Attempt } from '../../src/gateway/session/attempt.ts';
-import { classify } from '../../src/gateway/session/failure.ts';
+import type { DeliveredResult } from '@floe-rl/client';
+import { FloeError, sleep } from '@floe-rl/core';
+import { sessionSummary } from '@floe-rl/core/protocol';
+import type { StagePools } from '#node/gateway/node/stage-pools';
+import type { Attempt } from '#node/gateway/session/attempt';
+import { classify } from '#node/gateway/session/failure';
 import type { SimCluster } from './cluster.ts';
 import type { SessionScript } from './plan.ts';
 import type { EngineChooser } from './sim-engines.ts';

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
-import { FloeError } from '../../src/core/errors.ts';
-import type { BlobRef, BlobStore, Store, StoreTables } from '../../src/store/index.ts';
+import { FloeError } from '@floe-rl/core';
+import type { BlobRef, BlobStore, Store, StoreTables } from '#server/store/index';
 import type { Disk, MemoryDatabase, SyncOutcome } from './memory-store/database.ts';
 import type { RowChange } from './memory-store/state.ts';
 import type { SeededRandom } from './random.ts';

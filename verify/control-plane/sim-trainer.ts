@@ -1,14 +1,12 @@
-import { onAbort } from '../../src/core/abort.ts';
-import { sleep } from '../../src/core/clock.ts';
-import { asFloeError, FloeError } from '../../src/core/errors.ts';
-import type { RouteName } from '../../src/rollout/http/api.ts';
+import { asFloeError, FloeError, onAbort, sleep } from '@floe-rl/core';
 import {
   type ResultsPage,
   type SubmitReply,
   type TaskResult,
   type TaskStatus,
   taskRequestSchema,
-} from '../../src/schema/index.ts';
+} from '@floe-rl/core/schema';
+import type { RouteName } from '#server/rollout/http/api';
 import type { SimCluster } from './cluster.ts';
 import type { Host } from './network.ts';
 import type { TaskPlan, TrainerPlan } from './plan.ts';

@@ -1,4 +1,4 @@
-import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import { VirtualClock } from '@floe-rl/core';
 
 /** An invariant of floe that a simulation found violated, with a description of what happened. */
 export type Violation = { readonly invariant: string; readonly message: string };

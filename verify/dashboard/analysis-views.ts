@@ -1,5 +1,5 @@
+import type { SessionResult } from '@floe-rl/core/schema';
 import type { Page } from 'playwright-core';
-import type { SessionResult } from '../../src/schema/index.ts';
 import { decimals, hasRow, mean, type Results, share, short, timeText, total } from './figures.ts';
 import { BATCH_BOUND, BATCH_STREAM, BATCH_VERSION } from './simulated.ts';
 import { sees, type View } from './views.ts';

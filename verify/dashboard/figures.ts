@@ -1,5 +1,5 @@
+import type { SessionResult } from '@floe-rl/core/schema';
 import type { Page } from 'playwright-core';
-import type { SessionResult } from '../../src/schema/index.ts';
 
 export type Results = readonly SessionResult[];
 

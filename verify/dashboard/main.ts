@@ -9,10 +9,10 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { bundledTokenizerPath, SIM_MODEL } from '@floe-rl/sim';
 import type { Browser } from 'playwright-core';
-import { harnessDir } from '../../src/cli/home.ts';
-import { bundledTokenizerPath, SIM_MODEL } from '../../src/sim/index.ts';
-import { startTestService } from '../../src/testing/index.ts';
+import { harnessDir } from '#floe/commands/home';
+import { startTestService } from '#floe/testing/index';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { resultsOf } from '../envs/results.ts';
 import { missingBrowser, openBrowser, openPage, seriousViolations } from './browser.ts';

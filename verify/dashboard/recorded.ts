@@ -1,9 +1,9 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { FloeClient } from '@floe-rl/client';
 import type { Browser } from 'playwright-core';
-import { openView, type View } from '../../src/cli/view.ts';
-import type { FloeClient } from '../../src/client/index.ts';
+import { openView, type View } from '#floe/commands/view';
 import { openPage, seriousViolations } from './browser.ts';
 import { VISIBLE_HOSTILE } from './sessions.ts';
 import type { Finding } from './situations.ts';

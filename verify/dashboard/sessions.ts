@@ -1,8 +1,8 @@
-import { harnessDir } from '../../src/cli/home.ts';
-import { findEnvironment } from '../../src/envs/registry.ts';
-import { harnessStatus } from '../../src/harnesses/install/install.ts';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
-import { playedScenarios, type ScenarioInput } from '../../src/testing/index.ts';
+import { findEnvironment } from '@floe-rl/agents';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
+import { harnessStatus } from '@floe-rl/node';
+import { harnessDir } from '#floe/commands/home';
+import { playedScenarios, type ScenarioInput } from '#floe/testing/index';
 
 /** What a hostile agent writes: markup that would run, and escapes that would change the terminal or the direction of the text. */
 const HOSTILE = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>\u001b[31mred\u202egnp.exe';

@@ -1,12 +1,9 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { startServer } from '../../src/cli/stack.ts';
-import { FloeClient } from '../../src/client/index.ts';
-import { NodeApi } from '../../src/client/node-api.ts';
-import { type RandomSource, seededRandom } from '../../src/core/random.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import { silentLogger } from '../../src/observe/log.ts';
+import { FloeClient, NodeApi } from '@floe-rl/client';
+import { type RandomSource, seededRandom } from '@floe-rl/core';
+import { sessionSummary } from '@floe-rl/core/protocol';
 import {
   type Audit,
   type CallSums,
@@ -16,7 +13,9 @@ import {
   type SessionSummary,
   type TaskRequestInput,
   timeIntervalOf,
-} from '../../src/schema/index.ts';
+} from '@floe-rl/core/schema';
+import { silentLogger } from '@floe-rl/observe';
+import { startServer } from '#floe/up/stack';
 
 const SAMPLES = 8;
 /** Number of sessions that are leased and delivered at a time. */

@@ -1,5 +1,5 @@
+import type { CompletionRecord, SessionResult } from '@floe-rl/core/schema';
 import type { Page } from 'playwright-core';
-import type { CompletionRecord, SessionResult } from '../../src/schema/index.ts';
 import { hasRow, short, total } from './figures.ts';
 import { VISIBLE_HOSTILE } from './sessions.ts';
 

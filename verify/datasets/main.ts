@@ -3,22 +3,19 @@
 // --tokens N (of a trace, about), --seed N, --quick, --json.
 //
 // Ends with "datasets: rows R, differences 0". R counts the sessions that all readers read.
+
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, truncate, watch, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { entryPath, FloeError, MIB } from '@floe-rl/core';
+import { parseCondition, readSessions, SET_FORMATS, type SetEncoding, type SetFormat, writeSet } from '@floe-rl/data';
+import { parseSetRow, rowText, type SetRow } from '#data/session-sets/set-row';
+import { cacheDir } from '#floe/commands/cache-dir';
 import { machine, round } from '../../bench/report.ts';
-import { MIB } from '../../src/core/bytes.ts';
-import { cacheDir } from '../../src/core/cache-dir.ts';
-import { FloeError } from '../../src/core/errors.ts';
-import { entryPath, packageRoot } from '../../src/core/package-root.ts';
-import { parseCondition } from '../../src/generation/acceptance-conditions.ts';
-import { SET_FORMATS, type SetEncoding, type SetFormat } from '../../src/session-sets/manifest.ts';
-import { readSessions } from '../../src/session-sets/read-set.ts';
-import { parseSetRow, rowText, type SetRow } from '../../src/session-sets/set-row.ts';
-import { writeSet } from '../../src/session-sets/write-set.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { findPython, run, venvAt } from '../services/venv.ts';
 import { madeUpSessions } from './sessions.ts';
 
@@ -180,7 +177,7 @@ try {
   await setOf(parquet, rows, 'sessions', 'parquet');
   await setOf(jsonl, rows, 'sessions', 'jsonl');
   for (const format of CHATS) await setOf(join(dir, format), rows, format, 'jsonl');
-  const program = join(packageRoot(), 'verify', 'datasets', 'read_sets.py');
+  const program = join(repositoryRoot(), 'verify', 'datasets', 'read_sets.py');
   const paths = [results, parquet, jsonl, ...CHATS.map((format) => join(dir, format))];
   const readers = JSON.parse(run(python, [program, ...paths])) as Record<string, string[]>;
   const checks: Record<string, readonly string[]> = {

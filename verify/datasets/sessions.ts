@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
-import { seededRandom } from '../../src/core/random.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import { type CallSums, type ChatMessage, IMAGE_REFERENCE, type Trace } from '../../src/schema/index.ts';
-import type { SetRow } from '../../src/session-sets/set-row.ts';
+import { seededRandom } from '@floe-rl/core';
+import { sessionSummary } from '@floe-rl/core/protocol';
+import { type CallSums, type ChatMessage, IMAGE_REFERENCE, type Trace } from '@floe-rl/core/schema';
+import type { SetRow } from '@floe-rl/data';
 
 /** Texts that agents may write and that files, terminals or other languages treat specially. */
 const HOSTILE_TEXTS = [

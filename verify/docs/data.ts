@@ -1,12 +1,12 @@
+import { groupFileSchema } from '@floe-rl/agents';
+import { batchStreamRequestSchema, taskRequestSchema } from '@floe-rl/core/schema';
+import { parseScenarios } from '@floe-rl/sim';
 import { parse as parseToml } from 'smol-toml';
 import { parseAllDocuments } from 'yaml';
 import { z } from 'zod';
-import { configFileSchema } from '../../src/cli/config-file.ts';
-import { clusterConfigSchema } from '../../src/deployment/cluster-config.ts';
-import { topologySchema } from '../../src/deployment/topology.ts';
-import { groupFileSchema } from '../../src/envs/groups/group-file.ts';
-import { batchStreamRequestSchema, taskRequestSchema } from '../../src/schema/index.ts';
-import { parseScenarios } from '../../src/sim/index.ts';
+import { configFileSchema } from '#floe/commands/config-file';
+import { clusterConfigSchema } from '#floe/deployment/cluster-config';
+import { topologySchema } from '#floe/deployment/topology';
 import type { Block } from './blocks.ts';
 import type { Finding } from './finding.ts';
 

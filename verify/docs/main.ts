@@ -2,15 +2,16 @@
 // states in a comment why not, and code and data in the pages are valid. Ends with "docs: C commands, P passed, F failed".
 //
 //   npm run verify -- docs [--quick] [--only TEXT]… [--json [FILE]]
+
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { systemClock } from '@floe-rl/core';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { floeProgram } from '../../tools/reference/command-line.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { buildSite } from '../../tools/site/build.ts';
 import { readSources } from '../../tools/site/sources.ts';
 import { type Block, blocksOf, isShell } from './blocks.ts';
@@ -43,7 +44,7 @@ const { values: options } = parseArgs({
   args: [...args],
   options: { quick: { type: 'boolean', default: false }, only: { type: 'string', multiple: true, default: [] } },
 });
-const root = packageRoot();
+const root = repositoryRoot();
 const startedMs = systemClock.monotonicMs();
 const findings: Finding[] = [];
 

@@ -1,12 +1,12 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { builtInAgents } from '../../src/agents/registry.ts';
-import { chooseBackend } from '../../src/cli/backend.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
-import { buildIndex } from '../../src/search/build.ts';
-import { checkAgainstLedger, startTestService, type TestService } from '../../src/testing/index.ts';
+import { builtInAgents } from '@floe-rl/agents';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
+import { buildIndex } from '@floe-rl/search';
+import { chooseBackend } from '#floe/commands/backend';
+import { checkAgainstLedger, startTestService, type TestService } from '#floe/testing/index';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { makeImage } from '../fixtures/image.ts';
 import { chromiumMissing } from '../services/tools.ts';
 import { EXAMPLES, exampleScenarios, exampleTasks } from './example-tasks.ts';
@@ -77,7 +77,7 @@ async function runTask(service: TestService, agent: string, file: string, task: 
 /** Makes an index of the documents of the example of the search agents, and resolves with its path. */
 async function exampleIndex(dir: string): Promise<string> {
   const output = join(dir, 'index.db');
-  const source = join(packageRoot(), 'examples', 'search', 'documents.jsonl');
+  const source = join(repositoryRoot(), 'examples', 'search', 'documents.jsonl');
   await buildIndex(
     {
       ...{ source, output, replaces: false, embeddings: null },

@@ -1,15 +1,15 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
 import { parse } from 'yaml';
-import { readTaskFile } from '../../src/cli/yaml-file.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
-import { loadScenarios, type Scenario } from '../../src/testing/index.ts';
+import { readTaskFile } from '#floe/commands/yaml-file';
+import { loadScenarios, type Scenario } from '#floe/testing/index';
+import { repositoryRoot } from '../../tools/repository.ts';
 
 /** A task of the examples whose agent is one of floe. */
 export type ExampleTask = { readonly agent: string; readonly file: string; readonly task: TaskRequestInput };
 
-export const EXAMPLES = join(packageRoot(), 'examples');
+export const EXAMPLES = join(repositoryRoot(), 'examples');
 
 /** Folders of the examples in which the simulated policy always gets the reward 1. */
 const FOLDERS = ['agents', 'python', 'search', 'tool-call'];

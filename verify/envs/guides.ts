@@ -4,8 +4,8 @@ import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, w
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { freePort } from '../services/ports.ts';
 import type { Finding } from './finding.ts';
 
@@ -30,7 +30,7 @@ export async function runGuides(isQuick: boolean): Promise<Finding[]> {
   const findings: Finding[] = [];
   for (const name of isQuick ? GUIDES : [...GUIDES, ...OTHER_GUIDES]) {
     const dir = mkdtempSync(join(tmpdir(), 'floe-guide-'));
-    const guide = new Guide(readFileSync(join(packageRoot(), 'docs', 'guides', `${name}.md`), 'utf8'), dir);
+    const guide = new Guide(readFileSync(join(repositoryRoot(), 'docs', 'guides', `${name}.md`), 'utf8'), dir);
     try {
       findings.push({ what: `guide ${name}`, isPassed: true, detail: await guide.run() });
     } catch (error) {
@@ -161,9 +161,9 @@ function environmentFor(dir: string): NodeJS.ProcessEnv {
   const modules = join(dir, 'node_modules');
   mkdirSync(bin);
   mkdirSync(modules);
-  symlinkSync(packageRoot(), join(modules, 'floe'));
-  symlinkSync(join(packageRoot(), 'node_modules', 'zod'), join(modules, 'zod'));
-  const main = join(packageRoot(), 'dist', 'cli', 'main.js');
+  symlinkSync(repositoryRoot(), join(modules, 'floe'));
+  symlinkSync(join(repositoryRoot(), 'node_modules', 'zod'), join(modules, 'zod'));
+  const main = join(repositoryRoot(), 'dist', 'cli', 'main.js');
   writeFileSync(join(bin, 'floe'), `#!/bin/sh\nexec '${process.execPath}' '${main}' "$@"\n`);
   chmodSync(join(bin, 'floe'), 0o755);
   return {

@@ -1,15 +1,12 @@
 import { join } from 'node:path';
-import { AgentHost } from '../../src/agent-host/agent-host.ts';
-import type { EpisodeBackend } from '../../src/agent-host/agent-process.ts';
-import type { EpisodeEnd, EpisodeOrder } from '../../src/agent-host/protocol.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import { FloeError } from '../../src/core/errors.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { AssistantMessage } from '../../src/schema/index.ts';
+import { AgentHost, type EpisodeBackend, type EpisodeEnd, type EpisodeOrder } from '@floe-rl/agents';
+import { FloeError, systemClock } from '@floe-rl/core';
+import type { AssistantMessage } from '@floe-rl/core/schema';
+import { repositoryRoot } from '../../tools/repository.ts';
 import type { Finding } from './finding.ts';
 
 /** A module of an operator with a tool that has every defect. */
-const MODULE = join(packageRoot(), 'verify', 'fixtures', 'hostile-tool.js');
+const MODULE = join(repositoryRoot(), 'verify', 'fixtures', 'hostile-tool.js');
 /** Time in milliseconds for which code may block a process. */
 const BLOCKED_MS = 500;
 

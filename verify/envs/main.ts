@@ -9,8 +9,7 @@
 // environments of Python packages (gem-llm, verifiers), which are installed from PyPI.
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
-import { checkEnvironment } from '../../src/envs/check.ts';
-import { ENVIRONMENTS } from '../../src/envs/registry.ts';
+import { checkEnvironment, ENVIRONMENTS } from '@floe-rl/agents';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { agentNames, runAgents } from './agents.ts';
 import type { Finding } from './finding.ts';

@@ -1,11 +1,8 @@
+import { type AnyTool, defineTool, type Episode, mainConversation, pushInstruction, runLoop } from '@floe-rl/agents';
+import { pickOne, type RandomSource, seededRandom } from '@floe-rl/core';
+import type { AssistantMessage } from '@floe-rl/core/schema';
 import { z } from 'zod';
-import { mainConversation } from '../../src/agent/conversation.ts';
-import type { Episode } from '../../src/agent/episode.ts';
-import { pushInstruction, runLoop } from '../../src/agent/loop.ts';
-import { pickOne, type RandomSource, seededRandom } from '../../src/core/random.ts';
-import type { AssistantMessage } from '../../src/schema/index.ts';
-import { finishTool } from '../../src/tools/built-in/finish.ts';
-import { type AnyTool, defineTool } from '../../src/tools/tool.ts';
+import { finishTool } from '#agents/tools/built-in/finish';
 import type { Finding } from './finding.ts';
 
 /** Number of malformed replies of one episode, before the agent finishes it. */

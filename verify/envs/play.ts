@@ -1,7 +1,6 @@
-import type { EnvironmentDefinition } from '../../src/envs/environment.ts';
-import { ENVIRONMENTS, findEnvironment, parseEnvironmentConfig } from '../../src/envs/registry.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, playedScenarios, type ScenarioInput, startTestService } from '../../src/testing/index.ts';
+import { ENVIRONMENTS, type EnvironmentDefinition, findEnvironment, parseEnvironmentConfig } from '@floe-rl/agents';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, playedScenarios, type ScenarioInput, startTestService } from '#floe/testing/index';
 import type { Finding } from './finding.ts';
 import { resultsOf } from './results.ts';
 

@@ -1,14 +1,14 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type ScenarioInput, startTestService } from '../../src/testing/index.ts';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
+import { checkAgainstLedger, type ScenarioInput, startTestService } from '#floe/testing/index';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { ECOSYSTEMS } from '../registrations/ecosystems.ts';
 import { installEnvironment, installedPython } from '../registrations/environments.ts';
 import type { Finding } from './finding.ts';
 import { resultsOf } from './results.ts';
 
-const PROGRAMS = join(packageRoot(), 'verify', 'envs', 'programs');
+const PROGRAMS = join(repositoryRoot(), 'verify', 'envs', 'programs');
 const SEEDS = [0, 1, 2, 3];
 
 /** An environment from a package of PyPI. */

@@ -1,5 +1,5 @@
-import type { FloeClient } from '../../src/client/index.ts';
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
+import type { FloeClient } from '@floe-rl/client';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 
 /** Runs tasks, and resolves with the results of all their sessions, in the order of the tasks. */
 export async function resultsOf(client: FloeClient, tasks: readonly TaskRequestInput[]): Promise<SessionResult[]> {

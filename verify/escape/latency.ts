@@ -1,6 +1,6 @@
+import { systemClock } from '@floe-rl/core';
+import type { Runtime } from '@floe-rl/sandbox';
 import { percentile } from '../../bench/report.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import type { Runtime } from '../../src/runtimes/runtime.ts';
 
 /** Returns the 99th percentile, in milliseconds, of a short command in these sandboxes, which run it again and again while `work` is unsettled. */
 export async function latencyOf(runtimes: readonly Runtime[], work: Promise<unknown>): Promise<number> {

@@ -6,13 +6,14 @@
 //
 // Weaknesses are actions that a runtime cannot prevent, and that docs/runtimes.md names. `--only` selects the runtimes whose name contains TEXT;
 // `--parallel` is the number of sandboxes with the same bomb (64 by default; 0 leaves the bombs out).
+
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { RuntimeBackend } from '../../src/schema/index.ts';
+import type { RuntimeBackend } from '@floe-rl/core/schema';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { debianImageMissing } from '../fixtures/debian-image.ts';
 import { dockerMissing } from '../services/docker-daemon.ts';
 import { podmanMissing } from '../services/podman-service.ts';
@@ -67,14 +68,14 @@ async function run(variant: Variant): Promise<Column | null> {
 }
 
 function start(backend: RuntimeBackend, asUser: boolean): Findings | Skipped {
-  const program = join(packageRoot(), '.build', 'verify', 'escape', 'sandboxes.js');
+  const program = join(repositoryRoot(), '.build', 'verify', 'escape', 'sandboxes.js');
   const argv = [process.execPath, program, backend, options.parallel];
   const command = asUser
     ? asUnprivilegedUser(argv)
     : { program: process.execPath, args: argv.slice(1), env: process.env, remove: () => {} };
   try {
     const { status, stdout } = spawnSync(command.program, command.args, {
-      ...{ cwd: packageRoot(), env: command.env, encoding: 'utf8', maxBuffer: MAX_OUTPUT },
+      ...{ cwd: repositoryRoot(), env: command.env, encoding: 'utf8', maxBuffer: MAX_OUTPUT },
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     if (status !== 0) throw new Error(`the program that runs the probes in ${backend} ended with ${status}`);

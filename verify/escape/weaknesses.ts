@@ -1,4 +1,4 @@
-import type { RuntimeBackend } from '../../src/schema/index.ts';
+import type { RuntimeBackend } from '@floe-rl/core/schema';
 
 const UNKNOWN_CALL =
   'the filter library of the engine may not know the newest system calls; the kernel refuses them without CAP_SYS_ADMIN';

@@ -1,6 +1,7 @@
 // `npm run verify -- examples [NAME…] [--json [FILE]]`: runs the commands of the recipes in `examples/` and of the skills in `skills/`, and
 // compares what they print last with what the page quotes. With arguments, runs only the folders of these names.
 // Ends with "examples: P pages, C commands, F failed, N not run".
+
 import {
   cpSync,
   existsSync,
@@ -14,12 +15,12 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
-import { systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { systemClock } from '@floe-rl/core';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { blocksOf, PageRun } from './page.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 const { args: names, json } = takeJsonOption(process.argv.slice(2));
 
 type Row = {

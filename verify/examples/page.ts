@@ -2,8 +2,8 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { sleep, systemClock } from '@floe-rl/core';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { freePort } from '../services/ports.ts';
 import { differenceOf } from '../trainer-pages/page.ts';
 
@@ -46,8 +46,8 @@ export class PageRun {
     this.port = port;
     const bin = join(files, 'bin');
     mkdirSync(bin);
-    const main = join(packageRoot(), 'dist', 'cli', 'main.js');
-    const compiled = join(packageRoot(), '.build');
+    const main = join(repositoryRoot(), 'dist', 'cli', 'main.js');
+    const compiled = join(repositoryRoot(), '.build');
     const programs = {
       floe: `[ "$1" = up ] && set -- "$@" --port ${port} --log-level warn\nexec '${process.execPath}' '${main}' "$@"`,
       node: `case "$1" in *.ts) file="${compiled}/\${1%.ts}.js"; shift; set -- "$file" "$@";; esac\nexec '${process.execPath}' "$@"`,
@@ -60,7 +60,7 @@ export class PageRun {
     this.env = {
       ...others,
       PATH: `${bin}:${process.env.PATH}`,
-      FLOE: packageRoot(),
+      FLOE: repositoryRoot(),
       FLOE_HOME: join(files, 'home'),
       FLOE_URL: `http://127.0.0.1:${port}`,
       NO_COLOR: '1',

@@ -1,7 +1,7 @@
 // A TCP proxy that delays, closes and resets connections on purpose. Unlike Linux's netem, it needs no kernel module.
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 
 /**
  * How the proxy treats connections. `delayMs` is called for each chunk, `resetAfter` and `cutAfter` for each new connection, so that they

@@ -2,9 +2,9 @@
 // engine sampled, and the processes and files that remain on the machine.
 import { readdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import type { Outcome, SessionResult } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type LedgerCheckOptions, type LedgerEntry } from '../../src/sim/index.ts';
+import { sleep, systemClock } from '@floe-rl/core';
+import type { Outcome, SessionResult } from '@floe-rl/core/schema';
+import { checkAgainstLedger, type LedgerCheckOptions, type LedgerEntry } from '@floe-rl/sim';
 import { processesWith } from './child.ts';
 import type { Trainer } from './trainer.ts';
 

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface, type Interface } from 'node:readline';
 import type { Readable } from 'node:stream';
-import { systemClock } from '../../src/core/clock.ts';
+import { systemClock } from '@floe-rl/core';
 import { childrenOf } from '../services/processes.ts';
 
 /** Maximum number of characters of a child's standard error that are kept for error messages. */

@@ -3,9 +3,7 @@
 // store, default 400), --kills N (random kills, default 1000), --sessions N (default 5000), --store sqlite|postgres, --seed N, --quick (40
 // points, 40 kills, 200 sessions), --json.
 import { parseArgs } from 'node:util';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { asFloeError } from '../../src/core/errors.ts';
-import { seededRandom } from '../../src/core/random.ts';
+import { asFloeError, seededRandom, sleep, systemClock } from '@floe-rl/core';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
 import { childrenOf } from '../services/processes.ts';
 import { type Child, killAll, killPid } from './child.ts';

@@ -1,8 +1,9 @@
 // Runs a gateway node as a separate process. The only argument is the gateway's configuration as JSON. Prints {"node_id", "control_url",
 // "proxy_origin"} when the node is registered.
-import { startNode } from '../../src/cli/stack.ts';
-import { createLogger } from '../../src/observe/log.ts';
-import { raisePriority } from '../../src/runtimes/processes/priority.ts';
+
+import { createLogger } from '@floe-rl/observe';
+import { raisePriority } from '@floe-rl/sandbox';
+import { startNode } from '#floe/up/stack';
 import { reportMemoryOnSignal } from './memory.ts';
 
 const log = createLogger('floe-gateway', process.env.FLOE_LOG_LEVEL ?? 'silent');

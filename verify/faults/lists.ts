@@ -1,5 +1,5 @@
-import type { FloeClient } from '../../src/client/index.ts';
-import type { SessionFacts, SessionResult, SessionTotals } from '../../src/schema/index.ts';
+import type { FloeClient } from '@floe-rl/client';
+import type { SessionFacts, SessionResult, SessionTotals } from '@floe-rl/core/schema';
 
 /** Number of facts in one request. */
 const PAGE_SIZE = 500;

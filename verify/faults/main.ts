@@ -1,7 +1,7 @@
 // `npm run verify -- faults`: runs every fault suite with SQLite and with PostgreSQL and prints the results as a table. Options: --suite ID
 // such as S3 (repeatable), --store sqlite|postgres, --quick, --seed N, --json.
 import { parseArgs } from 'node:util';
-import { seededRandom } from '../../src/core/random.ts';
+import { seededRandom } from '@floe-rl/core';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
 import { killAll } from './child.ts';
 import { Progress } from './progress.ts';

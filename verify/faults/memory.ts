@@ -1,9 +1,8 @@
 // Measures the memory that a process uses after a garbage collection, in order to detect leaks. The resident set size is less suitable,
 // because it also varies without a leak.
 import { once } from 'node:events';
+import { MIB, parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
-import { MIB } from '../../src/core/bytes.ts';
-import { parseAs, parseJson } from '../../src/core/parse.ts';
 import type { Child } from './child.ts';
 
 const reportSchema = z.object({ memory_mb: z.number() });

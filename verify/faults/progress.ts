@@ -1,4 +1,4 @@
-import { systemClock } from '../../src/core/clock.ts';
+import { systemClock } from '@floe-rl/core';
 
 /** Minimum time in ms between two lines of progress when standard error is not a terminal. */
 const PLAIN_INTERVAL_MS = 15_000;

@@ -1,7 +1,8 @@
 // Runs a rollout server as a separate process, so that a fault program can kill or suspend it. The only argument is JSON of { dir,
 // database, blobs, config }. Prints {"url"} when the server accepts requests.
-import { startServer } from '../../src/cli/stack.ts';
-import { createLogger } from '../../src/observe/log.ts';
+
+import { createLogger } from '@floe-rl/observe';
+import { startServer } from '#floe/up/stack';
 import { reportMemoryOnSignal } from './memory.ts';
 
 const { dir, config, ...storage } = JSON.parse(process.argv[2] ?? '');

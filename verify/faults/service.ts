@@ -2,17 +2,11 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import type { GatewayConfigInput } from '../../src/gateway/node/config.ts';
-import type { RolloutConfigInput } from '../../src/rollout/config.ts';
-import type { TaskRequestInput } from '../../src/schema/index.ts';
-import {
-  type Ledger,
-  type LedgerCheckOptions,
-  type SimOptions,
-  type SimServer,
-  startSim,
-} from '../../src/sim/index.ts';
+import { sleep, systemClock } from '@floe-rl/core';
+import type { TaskRequestInput } from '@floe-rl/core/schema';
+import type { GatewayConfigInput } from '@floe-rl/node';
+import type { RolloutConfigInput } from '@floe-rl/server';
+import { type Ledger, type LedgerCheckOptions, type SimOptions, type SimServer, startSim } from '@floe-rl/sim';
 import { freePort } from '../services/ports.ts';
 import type { PostgresCluster } from '../services/postgres-cluster.ts';
 import { checkLeaks, checkPromises, type Findings } from './checks.ts';

@@ -1,7 +1,6 @@
 // Submits a mix of tasks to a service while faults are injected, with a limited number of concurrent sessions. Also contains the procedure
 // that most fault suites share.
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import type { RandomSource } from '../../src/core/random.ts';
+import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
 import { curlAgent, Service, type ServiceOptions, type Verdict } from './service.ts';
 import { type Trainer, until } from './trainer.ts';
 

@@ -4,10 +4,9 @@ import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { FloeClient } from '../../src/client/index.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { asFloeError, type ErrorCode } from '../../src/core/errors.ts';
-import type { SessionResult, SubmitReply, TaskRequestInput, TaskStatus } from '../../src/schema/index.ts';
+import { FloeClient } from '@floe-rl/client';
+import { asFloeError, type ErrorCode, sleep, systemClock } from '@floe-rl/core';
+import type { SessionResult, SubmitReply, TaskRequestInput, TaskStatus } from '@floe-rl/core/schema';
 
 /** Time in ms between two attempts of a request while the service is unreachable or not ready. */
 const RETRY_PAUSE_MS = 50;

@@ -3,11 +3,10 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { chooseBackend } from '../../src/cli/backend.ts';
-import { harnessDir } from '../../src/cli/home.ts';
-import { harnessStatus } from '../../src/harnesses/install/install.ts';
-import { harnessRegistry } from '../../src/harnesses/registry.ts';
-import type { LedgerReport } from '../../src/sim/index.ts';
+import { harnessRegistry, harnessStatus } from '@floe-rl/node';
+import type { LedgerReport } from '@floe-rl/sim';
+import { chooseBackend } from '#floe/commands/backend';
+import { harnessDir } from '#floe/commands/home';
 import { runCell, type Way } from '../matrix/cell.ts';
 import { CELLS } from '../matrix/cells.ts';
 import type { Facts } from '../matrix/checks.ts';

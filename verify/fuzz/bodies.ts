@@ -1,7 +1,8 @@
 // Request bodies that no harness sends, as fast-check arbitraries: any JSON value, and real requests with a few mistakes.
+
+import type { DialectName } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { HISTORIES } from '../../bench/dialects/histories.ts';
-import type { DialectName } from '../../src/schema/index.ts';
 
 /** Names and values that occur in real requests. With these, random bodies pass the first checks and reach later ones. */
 const word = fc.constantFrom(

@@ -1,8 +1,9 @@
 // Creates the inputs that the fuzzer sends, and parses the replies. Each input is derived from a number only, so that a run can be repeated
 // with its seed.
+
+import type { DialectName } from '@floe-rl/core/schema';
 import { z } from 'zod';
-import type { Dialect } from '../../src/dialects/dialect.ts';
-import type { DialectName } from '../../src/schema/index.ts';
+import type { Dialect } from '#capture/dialects/dialect';
 
 /** Reply texts that an incorrect encoder of server-sent events would corrupt. */
 export const NASTY_TEXTS: readonly string[] = [

@@ -1,8 +1,8 @@
 // Starts the fuzzer's child processes and exchanges messages with them.
 import { type ChildProcess, fork } from 'node:child_process';
 import type { Server } from 'node:http';
+import { entryPath } from '@floe-rl/core';
 import { z } from 'zod';
-import { entryPath } from '../../src/core/package-root.ts';
 
 const requestSchema = z.object({ id: z.number(), name: z.string(), argument: z.string().nullable() });
 const replySchema = z.object({ id: z.number(), value: z.unknown() });

@@ -1,14 +1,9 @@
 // Runs the proxy under test in a separate process, which measures its own event loop and heap.
 import { readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
-import { MIB } from '../../src/core/bytes.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { newSessionKey } from '../../src/core/ids.ts';
-import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
-import { createProxy } from '../../src/proxy/http/proxy.ts';
-import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
-import type { ProxySession } from '../../src/proxy/session/session.ts';
-import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../src/schema/index.ts';
+import { CaptureJournal, createEnginePools, createProxy, type ProxySession } from '@floe-rl/capture';
+import { MIB, newSessionKey, sleep, systemClock } from '@floe-rl/core';
+import { engineSpecSchema, samplingSchema, taskEngineSchema } from '@floe-rl/core/schema';
 import { answerRequests, reportPort } from './process.ts';
 
 const [, , engineUrl = '', directory = ''] = process.argv;

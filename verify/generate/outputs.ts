@@ -1,8 +1,8 @@
 // Reads the output of `floe generate` in a form in which the outputs of two runs over the same input are equal.
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { FloeClient } from '../../src/client/index.ts';
-import { readJournal } from '../../src/generation/journal.ts';
+import type { FloeClient } from '@floe-rl/client';
+import { readJournal } from '#data/generation/journal';
 
 /** Fields of records that differ between two runs over the same input. */
 const RUN_FIELDS = new Set(['run', 'session_id']);

@@ -5,6 +5,7 @@
 //   npm run verify -- harbor [--samples N] [--only TEXT] [--json [FILE]]
 //
 // Apptainer runs as a user without root privileges, and a rootless Podman builds its images. `--only` selects the runtimes whose name contains TEXT.
+
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,11 +13,11 @@ import { basename, join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { harnessDir } from '../../src/cli/home.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { installHarness } from '../../src/harnesses/install/install.ts';
-import type { RuntimeBackend } from '../../src/schema/index.ts';
+import type { RuntimeBackend } from '@floe-rl/core/schema';
+import { installHarness } from '@floe-rl/node';
+import { harnessDir } from '#floe/commands/home';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { debianImageMissing, makeDebianImage } from '../fixtures/debian-image.ts';
 import type { PrivateEngine } from '../services/container-engine.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';
@@ -36,7 +37,7 @@ const PACKAGES = [
   ...['git', 'sqlite3', 'python3', 'gcc', 'libc6-dev', 'make', 'libpam-modules', 'util-linux'],
 ];
 const BASE_IMAGE = 'floe-harbor-base';
-const TASKS = join(packageRoot(), 'examples', 'harbor');
+const TASKS = join(repositoryRoot(), 'examples', 'harbor');
 
 type Reference = { readonly task: string; readonly agent: string; readonly reward: number | null };
 type Row = {
@@ -59,7 +60,7 @@ type Totals = {
 
 /** Runs a command of floe and returns what it prints as JSON. Its notes go to stderr. */
 async function floe(words: readonly string[]): Promise<Record<string, unknown>> {
-  const main = join(packageRoot(), '.build', 'src', 'cli', 'main.js');
+  const main = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
   const child = spawn(process.execPath, [main, ...words, '--json'], { stdio: ['ignore', 'pipe', 'inherit'] });
   return JSON.parse(await text(child.stdout)) as Record<string, unknown>;
 }
@@ -140,7 +141,7 @@ async function runAsUser(backend: string): Promise<Totals[]> {
   try {
     const env = { ...command.env, FLOE_HARNESS_DIR: join(command.env.HOME ?? '', 'harnesses') };
     const { status, stdout } = spawnSync(command.program, command.args, {
-      ...{ cwd: packageRoot(), env, encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'] },
+      ...{ cwd: repositoryRoot(), env, encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'] },
     });
     const lines = stdout.trimEnd().split('\n');
     const last = lines.pop() ?? '';
@@ -159,7 +160,7 @@ async function runAll(backend: string, setup: readonly string[]): Promise<Totals
   console.log('| task | agent | reward |\n|---|---|---|');
   for (const { task, agent, reward } of results) console.log(`| ${task} | ${agent} | ${reward} |`);
   const engine = ['--sim', '--scenario', join(TASKS, 'scenario.yaml'), '--samples', options.samples];
-  const agent = readFileSync(join(packageRoot(), 'verify', 'harbor', 'agent.py'), 'utf8');
+  const agent = readFileSync(join(repositoryRoot(), 'verify', 'harbor', 'agent.py'), 'utf8');
   const harnesses = { pi: ['--harness', 'pi'], shell: ['--harness', 'shell', '--custom-shell', pythonCommand(agent)] };
   const rows: (Row & { harness: string })[] = [];
   for (const [harness, words] of Object.entries(harnesses)) {

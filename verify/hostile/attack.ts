@@ -1,4 +1,4 @@
-import type { Outcome, TaskRequestInput } from '../../src/schema/index.ts';
+import type { Outcome, TaskRequestInput } from '@floe-rl/core/schema';
 
 /** The classes of attacks, in the order in which the report lists them. */
 export const ATTACK_CLASSES = ['graders', 'sandbox', 'bombs', 'proxy', 'reward'] as const;

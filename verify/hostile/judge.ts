@@ -1,9 +1,9 @@
 // Decides whether floe withstood an attack, and whether an honest session that ran during the attacks has the right result.
 import { promisify } from 'node:util';
 import { gunzip } from 'node:zlib';
-import { MIB } from '../../src/core/bytes.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type LedgerEntry } from '../../src/sim/index.ts';
+import { MIB } from '@floe-rl/core';
+import type { SessionResult } from '@floe-rl/core/schema';
+import { checkAgainstLedger, type LedgerEntry } from '@floe-rl/sim';
 import type { Trainer } from '../faults/trainer.ts';
 import type { Attack, Target } from './attack.ts';
 import { PLANTED_PROGRAM_RAN } from './attacks/git.ts';

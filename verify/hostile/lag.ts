@@ -1,4 +1,4 @@
-import { FloeError } from '../../src/core/errors.ts';
+import { FloeError } from '@floe-rl/core';
 
 /** Delay of a node's event loop in ms since the previous reading, as the node itself measures it every 10 ms. */
 export type Lag = { readonly p99Ms: number; readonly maxMs: number };

@@ -1,5 +1,5 @@
 // Parts of the Perl programs that hostile agents run. Perl is used because it makes arbitrary system calls and starts in milliseconds.
-import { architectureOf } from '../../src/runtimes/bubblewrap/syscall-filter.ts';
+import { architectureOf } from '#sandbox/backends/bubblewrap/syscall-filter';
 
 /** Shell command that runs the Perl program of the variable `PROGRAM`. */
 export const RUN_PERL = 'perl -e "$PROGRAM"';

@@ -1,9 +1,8 @@
 // Runs hostile and honest sessions side by side on a real floe: a server and a gateway node in processes of their own.
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
-import { KIB } from '../../src/core/bytes.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
+import { KIB, systemClock } from '@floe-rl/core';
+import type { SessionResult } from '@floe-rl/core/schema';
 import { residentKb } from '../faults/child.ts';
 import { Service } from '../faults/service.ts';
 import { type Trainer, until } from '../faults/trainer.ts';

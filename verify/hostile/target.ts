@@ -5,8 +5,8 @@ import { chmod, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises
 import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
-import { parseAs, parseJson } from '../../src/core/parse.ts';
 import { processesWith } from '../faults/child.ts';
 import type { Service } from '../faults/service.ts';
 import { type Trainer, until } from '../faults/trainer.ts';

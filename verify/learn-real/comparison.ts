@@ -1,12 +1,13 @@
 // Compares the tokens of sessions with PyTorch's log-probabilities, and shows that the comparison notices defects.
+
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
-import { encodeExport, trainingGroups } from '../../src/trainers/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
+import { encodeExport, trainingGroups } from '@floe-rl/data';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { runPython } from './processes.ts';
 
-const PROGRAM = join(packageRoot(), 'verify', 'learn-real', 'recompute.py');
+const PROGRAM = join(repositoryRoot(), 'verify', 'learn-real', 'recompute.py');
 /** Smallest difference of log-probabilities that a shift by one token must cause. */
 const NOTICED_DIFFERENCE = 1;
 /** Smallest share of the samples that a shift by one token must change. A sample of which the policy is certain may have equal log-probabilities. */

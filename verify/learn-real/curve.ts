@@ -1,5 +1,5 @@
 // Rewards of a policy while it learns, as a table and as a curve for people.
-import type { SessionResult } from '../../src/schema/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
 
 /** Mean reward of the sessions whose oldest version belongs to a range of optimizer steps. */
 export type CurvePoint = { readonly fromStep: number; readonly sessions: number; readonly reward: number };

@@ -6,12 +6,13 @@
 //   npm run verify -- learn-real [--steps N] [--trainer trl|areal]… [--keep-model] [--quick] [--json [FILE]]
 //
 // `--keep-model` starts with the model that the last run made. `--quick` takes 4 steps with each trainer, and does not require that the reward rises. Installs vLLM and the trainers first (12 GB).
+
 import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { installVllm } from '../real-engines/install.ts';
 import { installEnvironment, installedPython } from '../trainers/install.ts';
 import { compareTokens } from './comparison.ts';
@@ -36,7 +37,7 @@ const { values: options } = parseArgs({
 });
 
 /** Folder of the models, the weights of all versions, the data of floe, and the logs. */
-const FOLDER = join(packageRoot(), '.floe', 'learn-real');
+const FOLDER = join(repositoryRoot(), '.floe', 'learn-real');
 const STEPS = { trl: 60, areal: 80 };
 const QUICK_STEPS = 4;
 /** Conversations of the simulated policy on which the model is fine-tuned. */

@@ -1,16 +1,17 @@
 // The processes of the loop: an inference server, floe, and Python programs.
+
 import { spawn } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { FloeClient } from '../../src/client/index.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { FloeClient } from '@floe-rl/client';
+import { repositoryRoot } from '../../tools/repository.ts';
 import type { Installed } from '../real-engines/install.ts';
 import { type RunningServer, startServer } from '../real-engines/servers.ts';
 import { freePort } from '../services/ports.ts';
 
-export const EXAMPLE = join(packageRoot(), 'examples', 'learn-real');
-const FLOE = join(packageRoot(), '.build', 'src', 'cli', 'main.js');
-const PYTHON_PACKAGE = join(packageRoot(), 'python', 'src');
+export const EXAMPLE = join(repositoryRoot(), 'examples', 'learn-real');
+const FLOE = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
+const PYTHON_PACKAGE = join(repositoryRoot(), 'python', 'src');
 /** Maximum length of a sequence in tokens, which the tiny model also has. */
 const CONTEXT_TOKENS = 1024;
 /** Numbers of sessions whose agents run, and whose sandboxes start, concurrently. They are large because agents mostly wait for the model. */

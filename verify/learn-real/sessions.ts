@@ -1,5 +1,5 @@
 // Reads what became of all sessions of a floe.
-import type { RolloutStatus, SessionResult } from '../../src/schema/index.ts';
+import type { RolloutStatus, SessionResult } from '@floe-rl/core/schema';
 import type { RunningFloe } from './processes.ts';
 
 const PAGE = 200;

@@ -7,8 +7,8 @@
 // one of the trainer in Python. S counts one for each harness and kind of sabotage. `--quick` runs one seed with the harness shell.
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
-import { harnessDir } from '../../src/cli/home.ts';
-import { harnessStatus } from '../../src/harnesses/install/install.ts';
+import { harnessStatus } from '@floe-rl/node';
+import { harnessDir } from '#floe/commands/home';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { countsOf, problemsOf } from './judge.ts';
 import { pythonWithNumpy } from './python.ts';

@@ -1,10 +1,11 @@
 // The trainer of the example in Python, examples/learn-sim/learn.py, as a process.
+
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { Step } from '../../examples/learn-sim/learn.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { Child } from '../faults/child.ts';
 import { venvAt } from '../services/venv.ts';
 
@@ -27,10 +28,10 @@ export async function* trainInPython(
   python: string,
   { url, token, harness, steps }: { url: string; token: string; harness: string; steps: number },
 ): AsyncGenerator<Step> {
-  const program = join(packageRoot(), 'examples', 'learn-sim', 'learn.py');
+  const program = join(repositoryRoot(), 'examples', 'learn-sim', 'learn.py');
   const options = ['--url', url, '--harness', harness, '--steps', String(steps), '--json'];
   const child = new Child([python, program, ...options], {
-    env: { FLOE_TOKEN: token, PYTHONPATH: join(packageRoot(), 'python', 'src'), PYTHONDONTWRITEBYTECODE: '1' },
+    env: { FLOE_TOKEN: token, PYTHONPATH: join(repositoryRoot(), 'python', 'src'), PYTHONDONTWRITEBYTECODE: '1' },
   });
   try {
     for await (const line of child.lines) yield JSON.parse(line) as Step;

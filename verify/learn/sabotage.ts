@@ -1,8 +1,8 @@
 // Damage to the data of a trainer, between floe's API and the trainer. Each kind leaves data that looks sound: arrays of equal length, as
 // many trained tokens as before, the same rewards.
-import type { RandomSource } from '../../src/core/random.ts';
-import type { SessionResult, Trace, VersionSpan } from '../../src/schema/index.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import type { RandomSource } from '@floe-rl/core';
+import type { SessionResult, Trace, VersionSpan } from '@floe-rl/core/schema';
+import { bundledVocabulary } from '@floe-rl/sim';
 
 export type Sabotage = {
   readonly name: string;

@@ -1,7 +1,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type ProxyRequestMessage, REQUEST_CHANNEL } from '../../src/proxy/http/request-channel.ts';
+import { type ProxyRequestMessage, REQUEST_CHANNEL } from '#capture/proxy/http/request-channel';
 import { slugOf } from './cell.ts';
 import type { RunnableCell } from './plan.ts';
 

@@ -2,16 +2,14 @@
 // the simulated engine, and checks the result.
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { z } from 'zod';
-import { abortAfter } from '../../src/core/abort.ts';
-import { systemClock } from '../../src/core/clock.ts';
+import { abortAfter, systemClock } from '@floe-rl/core';
 import type {
   CompletionRecord,
   EngineKind,
   RuntimeBackend,
   SessionResult,
   TaskRequestInput,
-} from '../../src/schema/index.ts';
+} from '@floe-rl/core/schema';
 import {
   checkAgainstLedger,
   type FaultInput,
@@ -19,7 +17,8 @@ import {
   type LedgerReport,
   type ScenarioInput,
   type SimConfigInput,
-} from '../../src/sim/index.ts';
+} from '@floe-rl/sim';
+import { z } from 'zod';
 import {
   accountProblems,
   type Expectation,

@@ -1,7 +1,7 @@
 // Checks that every test case of the matrix must pass: the task is done, the traces equal the engine's ledger, and no sampled token is
 // missing. All functions are pure.
-import type { Audit, ChatMessage, CompletionRecord, SessionResult, Trace } from '../../src/schema/index.ts';
-import type { LedgerEntry, LedgerMismatch } from '../../src/sim/index.ts';
+import type { Audit, ChatMessage, CompletionRecord, SessionResult, Trace } from '@floe-rl/core/schema';
+import type { LedgerEntry, LedgerMismatch } from '@floe-rl/sim';
 
 /** The fields of a session's result that the checks need. */
 export type CheckedResult = Pick<SessionResult, 'outcome' | 'reward'> & {

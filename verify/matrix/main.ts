@@ -4,20 +4,19 @@
 //
 //   npm run verify -- matrix [--mode tokens|chat] [--harness NAME]… [--dialect D]… [--cell C]… [--jobs N] [--keep] [--json [FILE]]
 //                            [--capture DIR] [--install] [--write] [--samples N]
+
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { cpus, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { chooseBackend } from '../../src/cli/backend.ts';
-import { harnessDir } from '../../src/cli/home.ts';
-import { GIB } from '../../src/core/bytes.ts';
-import { isoNow, systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { DIALECTS } from '../../src/dialects/registry.ts';
-import { harnessStatus, installHarness } from '../../src/harnesses/install/install.ts';
-import { harnessRegistry } from '../../src/harnesses/registry.ts';
-import { dialectNameSchema } from '../../src/schema/index.ts';
+import { GIB, isoNow, systemClock } from '@floe-rl/core';
+import { dialectNameSchema } from '@floe-rl/core/schema';
+import { harnessRegistry, harnessStatus, installHarness } from '@floe-rl/node';
+import { DIALECTS } from '#capture/dialects/registry';
+import { chooseBackend } from '#floe/commands/backend';
+import { harnessDir } from '#floe/commands/home';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { RequestCapture } from './capture.ts';
 import { type CellOptions, type MatrixMode, runCell, WAYS, type Way } from './cell.ts';
 import { CELLS } from './cells.ts';
@@ -149,7 +148,7 @@ async function main(signal: AbortSignal): Promise<void> {
   console.log(`\n${tableOf(outcome)}\n`);
   printProblems(reports);
   if ((isWhole || options.write) && !signal.aborted) {
-    await writeFile(join(packageRoot(), 'docs', 'measurements', 'compatibility.md'), documentOf(outcome));
+    await writeFile(join(repositoryRoot(), 'docs', 'measurements', 'compatibility.md'), documentOf(outcome));
   }
   if (json.file !== null) await writeFile(json.file, `${JSON.stringify(jsonOf(outcome), null, 1)}\n`);
   if (reports.every(({ kept }) => kept === null)) await rm(keepDir, { recursive: true });

@@ -1,10 +1,9 @@
 // Measures the time, CPU and memory that a harness itself uses: runs sessions of the test case `edit`, one after another, with an engine
 // that replies immediately.
 
+import { abortAfter, systemClock } from '@floe-rl/core';
+import type { CompletionRecord, RuntimeBackend, SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { median } from '../../bench/report.ts';
-import { abortAfter } from '../../src/core/abort.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import type { CompletionRecord, RuntimeBackend, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
 import { taskOf } from './cell.ts';
 import { editCell } from './cells/edit.ts';
 import type { RunnableCell } from './plan.ts';

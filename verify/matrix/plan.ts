@@ -1,6 +1,6 @@
 // Decides which cells of the matrix are run, and why other cells are skipped. A cell is one test case with one harness in one dialect. All
 // functions are pure.
-import type { DialectName } from '../../src/schema/index.ts';
+import type { DialectName } from '@floe-rl/core/schema';
 import type { Row, Variant } from './row.ts';
 
 /** Names of all test cases, in the order of the columns of the printed table. */

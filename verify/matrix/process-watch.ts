@@ -2,7 +2,7 @@
 // modified.
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 
 /**
  * Time in ms between two samples of the processes. It is much shorter than any run of a harness. Taking a sample uses a small part of one

@@ -1,5 +1,5 @@
-import type { DialectName, TaskRequestInput } from '../../src/schema/index.ts';
-import type { ScenarioInput, SimConfigInput } from '../../src/sim/index.ts';
+import type { DialectName, TaskRequestInput } from '@floe-rl/core/schema';
+import type { ScenarioInput, SimConfigInput } from '@floe-rl/sim';
 
 /** A rule of a scenario of the simulated policy, as docs/sim-scenarios.md describes it. */
 export type Rule = ScenarioInput['rules'][number];

@@ -1,6 +1,6 @@
 // The scripted replies of the simulated policy in a test case, as scenarios in the format of docs/sim-scenarios.md. A reply depends only on
 // its prompt, so additional side calls of a harness do not change the replies to the agent.
-import type { ScenarioInput } from '../../src/sim/index.ts';
+import type { ScenarioInput } from '@floe-rl/sim';
 import type { Condition, Reply, Row, Rule, ToolCall } from './row.ts';
 
 type Segment = Reply[number];

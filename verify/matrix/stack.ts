@@ -1,11 +1,8 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { harnessDir } from '../../src/cli/home.ts';
-import { startNode, startServer } from '../../src/cli/stack.ts';
-import { FloeClient } from '../../src/client/index.ts';
-import { parseAs, parseJson } from '../../src/core/parse.ts';
-import { silentLogger } from '../../src/observe/log.ts';
+import { FloeClient } from '@floe-rl/client';
+import { parseAs, parseJson } from '@floe-rl/core';
 import {
   type CompletionRecord,
   completionRecordSchema,
@@ -13,8 +10,11 @@ import {
   type RuntimeBackend,
   type SessionResult,
   type TaskRequestInput,
-} from '../../src/schema/index.ts';
-import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/index.ts';
+} from '@floe-rl/core/schema';
+import { silentLogger } from '@floe-rl/observe';
+import { type SimConfigInput, type SimServer, startSim } from '@floe-rl/sim';
+import { harnessDir } from '#floe/commands/home';
+import { startNode, startServer } from '#floe/up/stack';
 
 const VERSION_NAME = 'matrix';
 /**

@@ -4,12 +4,13 @@
 //   npm run verify -- mutations [--only TEXT] [--from N] [--list] [--json]
 //
 // Works on a copy of the source tree. Ends with "mutations: N planted, M caught"; with --json, a line of JSON follows.
+
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
 import { MUTATIONS } from './defects.ts';
 import { type Mutation, withDefect } from './mutation.ts';
@@ -24,13 +25,18 @@ const COPIED = [
  * The test folders that check tokens, in the order in which they run. They must detect each defect that names no other tests. The fastest
  * are first, because one failing test is enough.
  */
-const TESTS = [['test/tokens'], ['test/proxy'], ['test/golden'], ['test/engines', 'test/fidelity']];
+const TESTS = [
+  ['packages/capture/test/tokens'],
+  ['packages/capture/test/proxy'],
+  ['test/golden'],
+  ['packages/capture/test/engines', 'test/fidelity'],
+];
 
 /** Maximum number of bytes of output that a test run may print. No test run prints nearly as much. */
 const MAX_OUTPUT_BYTES = 2 ** 28;
 
 function copyTree(target: string): void {
-  const root = packageRoot();
+  const root = repositoryRoot();
   for (const name of COPIED) {
     cpSync(join(root, name), join(target, name), {
       recursive: true,

@@ -1,18 +1,19 @@
 // `npm run verify -- notebooks [--json [FILE]]`: runs the notebooks of examples/notebooks. Those in Python run in Jupyter's kernel, by nbclient. The
 // cells of those in JavaScript are joined to a module, which Node runs, because no kernel for Node can be installed without a build.
 // Ends with "notebooks: N notebooks, C cells, F failed".
+
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { packageRoot } from '../../src/core/package-root.ts';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { freePort } from '../services/ports.ts';
 import { venvAt } from '../services/venv.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 const FOLDER = join(ROOT, 'examples', 'notebooks');
 const PACKAGES = ['nbclient==0.10.2', 'ipykernel==7.4.0', 'numpy==2.3.4'];
 /** Maximum time in milliseconds that a notebook takes. */

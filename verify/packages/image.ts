@@ -1,19 +1,20 @@
 // The image of deploy/Dockerfile, built by buildah and run by podman. Its base is made of Debian's packages and of this machine's Node, because no
 // image is pulled here.
+
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { FloeClient } from '../../src/client/index.ts';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { FloeClient } from '@floe-rl/client';
+import { sleep, systemClock } from '@floe-rl/core';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { firstMissing, removeEngineDirectory } from '../services/container-engine.ts';
 import { podmanHome } from '../services/podman-service.ts';
 import { freePort } from '../services/ports.ts';
 import { run } from '../services/venv.ts';
 import type { Check } from './checks.ts';
 
-const ROOT = packageRoot();
+const ROOT = repositoryRoot();
 const MIRROR = 'http://deb.debian.org/debian';
 const BASE_FOLDER = join(homedir(), '.cache', 'floe', 'image-base');
 const BASE = 'localhost/floe-base';

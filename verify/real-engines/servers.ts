@@ -1,7 +1,7 @@
 // Starts an inference server on loopback, and stops it together with the processes that it started.
 import { spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync } from 'node:fs';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 
 /** Maximum time in milliseconds until a started server answers. On two cores, vLLM compiles and profiles for a minute. */
 const START_TIMEOUT_MS = 300_000;

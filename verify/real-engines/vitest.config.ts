@@ -2,7 +2,7 @@ import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
   test: {
-    include: ['test/engines/real-engines.ts'],
+    include: ['packages/capture/test/engines/real-engines.ts'],
     pool: 'threads',
     isolate: false,
     testTimeout: 1_200_000,

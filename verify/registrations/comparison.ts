@@ -1,6 +1,6 @@
+import type { SessionResult, Trace } from '@floe-rl/core/schema';
+import { checkAgainstLedger, type LedgerEntry } from '@floe-rl/sim';
 import { z } from 'zod';
-import type { SessionResult, Trace } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type LedgerEntry } from '../../src/sim/index.ts';
 
 /**
  * Tokens as a trainer of another ecosystem gets them: ids, whether each is trained, and log-probabilities, all of one length. With a

@@ -1,4 +1,4 @@
-import type { SessionResult } from '../../src/schema/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
 import type { Delivery } from './comparison.ts';
 
 /** What an interface must have returned for a row, beside exact tokens. `problem` returns what is wrong; `null` when nothing is. */

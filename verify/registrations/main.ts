@@ -6,19 +6,20 @@
 //   npm run verify -- registrations --install     (packages of PyPI, 1.6 GB, and the harness pi)
 //
 // Ends with "registrations: N ran, P passed, F failed, S skipped"; the counts are of checks; an ecosystem whose packages are missing is skipped.
+
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { harnessDir } from '../../src/cli/home.ts';
-import { FloeClient } from '../../src/client/index.ts';
-import { entryPath, packageRoot } from '../../src/core/package-root.ts';
-import { parseAs } from '../../src/core/parse.ts';
-import { harnessStatus } from '../../src/harnesses/install/install.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
-import { loadScenarios, type SimServer, startSim } from '../../src/sim/index.ts';
+import { FloeClient } from '@floe-rl/client';
+import { entryPath, parseAs } from '@floe-rl/core';
+import type { SessionResult } from '@floe-rl/core/schema';
+import { harnessStatus } from '@floe-rl/node';
+import { loadScenarios, type SimServer, startSim } from '@floe-rl/sim';
+import { harnessDir } from '#floe/commands/home';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { Child } from '../faults/child.ts';
 import { run } from '../services/venv.ts';
 import { type Delivery, deliverySchema, differences, sabotaged } from './comparison.ts';
@@ -35,9 +36,9 @@ const { values: options } = parseArgs({
   },
 });
 
-const PROGRAMS = join(packageRoot(), 'verify', 'registrations', 'programs');
+const PROGRAMS = join(repositoryRoot(), 'verify', 'registrations', 'programs');
 const CLI = entryPath(import.meta.url, '../../src/cli/main.js');
-const PYTHON_SOURCES = join(packageRoot(), 'python', 'src');
+const PYTHON_SOURCES = join(repositoryRoot(), 'python', 'src');
 
 const counts = { ran: 0, passed: 0, failed: 0, skipped: 0 };
 
@@ -56,7 +57,7 @@ type Floe = { readonly sim: SimServer; readonly client: FloeClient; readonly env
 
 /** Starts floe as a user does, with a simulated engine in this process, whose ledger can be read. */
 async function withFloe(dir: string, use: (floe: Floe) => Promise<void>): Promise<void> {
-  const scenarios = await loadScenarios([join(packageRoot(), 'examples', 'scenarios', 'failing-test.yaml')]);
+  const scenarios = await loadScenarios([join(repositoryRoot(), 'examples', 'scenarios', 'failing-test.yaml')]);
   const sim = await startSim({ scenarios, scaleOut: true });
   const token = randomBytes(16).toString('hex');
   const flags = ['--engine', sim.url, '--json', '--port', '0', '--backend', 'local', '--log-level', 'silent'];

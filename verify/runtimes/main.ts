@@ -5,16 +5,17 @@
 //   npm run verify -- runtimes [--only TEXT] [--json [FILE]]
 //
 // Apptainer, and Podman a second time, run as a user without root privileges. `--only` selects the runtimes whose name contains TEXT.
+
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import type { RuntimeBackend } from '@floe-rl/core/schema';
+import type { Enforcement, LimitField } from '#sandbox/api/runtime';
 import { cellKeys, measureCells } from '../../bench/tools/cells.ts';
 import { measureShells, shellKeys } from '../../bench/tools/shells.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import type { Enforcement, LimitField } from '../../src/runtimes/runtime.ts';
-import type { RuntimeBackend } from '../../src/schema/index.ts';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
 import { firstMissing } from '../services/container-engine.ts';
 import { installJupyter } from '../services/jupyter.ts';
@@ -78,7 +79,7 @@ function runNode(
     : { program: process.execPath, args: argv, env: process.env, remove: () => {} };
   try {
     const { status, stdout, stderr } = spawnSync(command.program, command.args, {
-      ...{ cwd: packageRoot(), env: command.env, encoding: 'utf8', maxBuffer: MAX_OUTPUT },
+      ...{ cwd: repositoryRoot(), env: command.env, encoding: 'utf8', maxBuffer: MAX_OUTPUT },
     });
     return { stdout, error: status === 0 ? null : stderr.trim().slice(-2_000) };
   } finally {
@@ -88,7 +89,10 @@ function runNode(
 
 function runTests(variant: Variant): Omit<Row, 'measurement'> {
   const { name, backend } = variant;
-  const file = backend === 'none' ? 'test/runtimes/none.test.ts' : 'test/runtimes/contract.test.ts';
+  const file =
+    backend === 'none'
+      ? 'packages/sandbox/test/backends/none.test.ts'
+      : 'packages/sandbox/test/backends/contract.test.ts';
   const reporter = '--reporter=./tools/summary-reporter.ts';
   const vitest = [vitestProgram(), 'run', file, reporter, '--no-cache', '--configLoader', 'runner'];
   const { stdout, error } = runNode(variant, [...vitest, '-t', `the ${backend} runtime`]);
@@ -106,7 +110,7 @@ function printFailure(what: string, why: string): void {
 }
 
 function measure(variant: Variant): Measurement | null {
-  const program = join(packageRoot(), '.build', 'verify', 'runtimes', 'measure.js');
+  const program = join(repositoryRoot(), '.build', 'verify', 'runtimes', 'measure.js');
   const { stdout, error } = runNode(variant, [program, variant.backend]);
   if (error === null) return JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as Measurement;
   printFailure(`${variant.name}: measurement`, error);

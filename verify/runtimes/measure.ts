@@ -4,12 +4,10 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { MIB, removeTree, systemClock } from '@floe-rl/core';
+import { type RuntimeBackend, runtimeBackendSchema, runtimeSpecSchema } from '@floe-rl/core/schema';
+import type { Runtime, RuntimeCapabilities, RuntimeSnapshot } from '@floe-rl/sandbox';
 import { percentile } from '../../bench/report.ts';
-import { MIB } from '../../src/core/bytes.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import { removeTree } from '../../src/core/remove-tree.ts';
-import type { Runtime, RuntimeCapabilities, RuntimeSnapshot } from '../../src/runtimes/runtime.ts';
-import { type RuntimeBackend, runtimeBackendSchema, runtimeSpecSchema } from '../../src/schema/index.ts';
 import { makeImage } from '../fixtures/image.ts';
 import { openRuntime } from '../services/runtime-provider.ts';
 

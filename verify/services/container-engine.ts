@@ -3,8 +3,8 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { sleep, systemClock } from '@floe-rl/core';
 import { Client, request } from 'undici';
-import { sleep, systemClock } from '../../src/core/clock.ts';
 
 /** Maximum time in milliseconds until a started engine responds. */
 const START_TIMEOUT_MS = 60_000;

@@ -1,6 +1,6 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { cacheDir } from '../../src/core/cache-dir.ts';
+import { cacheDir } from '#floe/commands/cache-dir';
 import { venvAt } from './venv.ts';
 
 const PACKAGES = ['ipython==9.18.1', 'ipykernel==7.4.0', 'jupyter_client==8.10.0'];

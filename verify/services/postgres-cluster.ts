@@ -17,8 +17,8 @@ import {
 import { tmpdir, userInfo } from 'node:os';
 import { delimiter, join } from 'node:path';
 import type { Writable } from 'node:stream';
+import { sleep, systemClock } from '@floe-rl/core';
 import pg from 'pg';
-import { sleep, systemClock } from '../../src/core/clock.ts';
 import { freePort } from './ports.ts';
 import { childrenOf } from './processes.ts';
 

@@ -5,8 +5,8 @@ import { createServer, type IncomingMessage, type ServerResponse, request as sta
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { sleep, systemClock } from '@floe-rl/core';
 import { request } from 'undici';
-import { sleep, systemClock } from '../../src/core/clock.ts';
 
 const PROGRAMS = { 'docker-registry': 'docker-registry', skopeo: 'skopeo', umoci: 'umoci' } as const;
 /** Number and interval in milliseconds of the checks whether the registry answers. */

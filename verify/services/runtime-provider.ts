@@ -1,8 +1,6 @@
-import { systemClock } from '../../src/core/clock.ts';
-import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
-import type { RuntimeProvider } from '../../src/runtimes/runtime.ts';
-import { createSpawner } from '../../src/runtimes/spawn/client.ts';
-import type { RuntimeBackend } from '../../src/schema/index.ts';
+import { systemClock } from '@floe-rl/core';
+import type { RuntimeBackend } from '@floe-rl/core/schema';
+import { createRuntimeProviders, createSpawner, type RuntimeProvider } from '@floe-rl/sandbox';
 import type { PrivateEngine } from './container-engine.ts';
 import { startDockerDaemon } from './docker-daemon.ts';
 import { startPodmanService } from './podman-service.ts';

@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { sleep, systemClock } from '../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 
 /** Maximum time in milliseconds in which the processes of a group must have ended after SIGTERM. */
 const END_TIMEOUT_MS = 30_000;

@@ -3,7 +3,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { cacheDir } from '../../src/core/cache-dir.ts';
+import { cacheDir } from '#floe/commands/cache-dir';
 import { installApptainer } from './apptainer.ts';
 import { installJupyter } from './jupyter.ts';
 

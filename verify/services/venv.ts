@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { GIB } from '../../src/core/bytes.ts';
+import { GIB } from '@floe-rl/core';
 
 /** Maximum number of lines from the end of a failed command's output that the error message quotes. */
 const QUOTED_LINES = 8;

@@ -18,21 +18,21 @@ export type EquivalentMutant = {
 
 export const EQUIVALENT_MUTANTS: readonly EquivalentMutant[] = [
   {
-    file: 'src/engines/logprobs-probe.ts',
+    file: 'packages/capture/src/engines/logprobs-probe.ts',
     line: 'if (likeliest === undefined || others.length === 0) return null;',
     original: 'likeliest === undefined',
     replacement: 'false',
     reason: 'Without a likeliest token there are no others, so the second condition is true.',
   },
   {
-    file: 'src/engines/vllm/probe.ts',
+    file: 'packages/capture/src/engines/vllm/probe.ts',
     line: "throw server.error('unsupported', 'it is paused');",
     original: "'unsupported'",
     replacement: '""',
     reason: 'The error ends the measurement of the logprobs mode, which shows only its message.',
   },
   {
-    file: 'src/engines/pool/member.ts',
+    file: 'packages/capture/src/engines/pool/member.ts',
     line: 'this.verification === null &&',
     original: 'this.verification === null',
     replacement: 'true',
@@ -41,14 +41,14 @@ export const EQUIVALENT_MUTANTS: readonly EquivalentMutant[] = [
       'from each adding a handler that ignores its failure.',
   },
   {
-    file: 'src/engines/sglang/reply.ts',
+    file: 'packages/capture/src/engines/sglang/reply.ts',
     line: 'const [value, id]: unknown[] = Array.isArray(tuple) ? tuple : [];',
     original: '[]',
     replacement: '["Stryker was here"]',
     reason: 'An entry that is not an array is rejected because it has no id, before its log-probability is read.',
   },
   {
-    file: 'src/proxy/prompt/prompt-buffers.ts',
+    file: 'packages/capture/src/proxy/prompt/prompt-buffers.ts',
     line: 'const capacity = Math.ceil((start.length + more) * GROWTH);',
     original: '(start.length + more) * GROWTH',
     replacement: '(start.length + more) / GROWTH',
@@ -56,7 +56,7 @@ export const EQUIVALENT_MUTANTS: readonly EquivalentMutant[] = [
       'The first size of a buffer changes nothing but the speed, because `append` enlarges a buffer that is too small.',
   },
   ...['requestChecksumCalculation', 'responseChecksumValidation'].map((option) => ({
-    file: 'src/store/blobs/s3.ts',
+    file: 'packages/server/src/store/blobs/s3.ts',
     line: `${option}: 'WHEN_REQUIRED',`,
     original: "'WHEN_REQUIRED'",
     replacement: '""',
@@ -64,7 +64,7 @@ export const EQUIVALENT_MUTANTS: readonly EquivalentMutant[] = [
       'The SDK adds its checksums only for `WHEN_SUPPORTED`; other values differ only in the user agent that it sends.',
   })),
   {
-    file: 'src/tokens/same-turn.ts',
+    file: 'packages/capture/src/tokens/same-turn.ts',
     line: 'if (sampled === returned) return true;',
     original: 'sampled === returned',
     replacement: 'false',

@@ -6,13 +6,14 @@
 //
 // Ends with "stryker: S sampled, K killed, E equivalent, score P %", and exits with 1 when the score is below the minimum. Stryker is
 // installed from verify/stryker/package-lock.json, separately from floe's own packages.
+
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
 import { ensureLockedPackages } from '../../tools/locked-packages.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { EQUIVALENT_MUTANTS, isSameChange } from './equivalent.ts';
 import { allMutants, draw, keyOf, type Mutant, mutatedFiles, roomOf } from './mutants.ts';
 import { FOLDER, loadStryker, packageUrl } from './packages.ts';
@@ -98,7 +99,7 @@ async function testAll(mutants: readonly Mutant[]): Promise<readonly Result[]> {
 async function test(mutants: readonly Mutant[], tests: TestFiles): Promise<readonly Result[]> {
   if (mutants.length === 0) return [];
   writeFileSync(DRAWN, JSON.stringify(mutants));
-  process.env[DRAWN_VARIABLE] = join(packageRoot(), DRAWN);
+  process.env[DRAWN_VARIABLE] = join(repositoryRoot(), DRAWN);
   process.env[TESTS_VARIABLE] = JSON.stringify(tests.run);
   process.env[LEFT_OUT_VARIABLE] = JSON.stringify(tests.leftOut);
   const { Stryker } = await loadStryker();
@@ -182,7 +183,7 @@ function reportEntries(mutants: readonly Mutant[], files: readonly string[]): vo
   }
 }
 
-process.chdir(packageRoot());
+process.chdir(repositoryRoot());
 mkdirSync(RUN_FOLDER, { recursive: true });
 ensureLockedPackages(FOLDER, 'the locked packages of Stryker (once, about 65 MB)');
 

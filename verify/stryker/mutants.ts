@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { type FoundMutant, loadInstrumenter, type Position } from './packages.ts';
 
 /** The rooms: the folders of `src/` whose code is mutated. They contain the code that carries tokens, rollouts and their state. */
@@ -37,7 +37,7 @@ export function roomOf({ file }: Pick<Mutant, 'file'>): string {
 /** Returns the paths of the source files in the folders {@link ROOMS}, relative to the repository root. */
 export function mutatedFiles(): readonly string[] {
   return ROOMS.flatMap((room) =>
-    readdirSync(join(packageRoot(), 'src', room), { recursive: true, encoding: 'utf8' })
+    readdirSync(join(repositoryRoot(), 'src', room), { recursive: true, encoding: 'utf8' })
       .filter((path) => path.endsWith('.ts'))
       .map((path) => `src/${room}/${path.replaceAll('\\', '/')}`),
   ).sort();
@@ -51,7 +51,7 @@ export async function allMutants(files: readonly string[]): Promise<readonly Mut
   const sources = files.map((name) => ({
     name,
     mutate: true as const,
-    content: readFileSync(join(packageRoot(), name), 'utf8'),
+    content: readFileSync(join(repositoryRoot(), name), 'utf8'),
   }));
   const { mutants } = await instrumenter.instrument(sources, { plugins: null, excludedMutations: [], ignorers: [] });
   const lines = new Map(sources.map(({ name, content }) => [name, content.split('\n')]));

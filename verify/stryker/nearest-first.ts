@@ -3,8 +3,8 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 import { FAST_FOLDERS } from './tests.ts';
 
 /**
- * Sorts test files so that the tests nearest to the mutated file run first: `test/tokens/audit.test.ts` before the rest of `test/tokens/` for
- * a mutant of `src/tokens/audit.ts`. A test run ends at the first failure, so no other tests run for a mutant that the nearest
+ * Sorts test files so that the tests nearest to the mutated file run first: `packages/capture/test/tokens/audit.test.ts` before the rest of `packages/capture/test/tokens/` for
+ * a mutant of `packages/capture/src/tokens/audit.ts`. A test run ends at the first failure, so no other tests run for a mutant that the nearest
  * ones detect.
  *
  * A mutant in code that runs outside of a test, while a module is loaded or in `beforeAll`, can affect every test. All tests would take minutes

@@ -1,11 +1,12 @@
 // The parts of Stryker's packages that this program uses. The packages are installed in verify/stryker/node_modules when the program runs,
 // so their own types are not available to the compiler.
+
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 
 /** The folder of this program's sources, with the package-lock.json of Stryker. */
-export const FOLDER = join(packageRoot(), 'verify', 'stryker');
+export const FOLDER = join(repositoryRoot(), 'verify', 'stryker');
 
 /** A place in a source file. Lines and columns are counted from 0. */
 export type Position = { readonly line: number; readonly column: number };

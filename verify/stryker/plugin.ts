@@ -1,9 +1,10 @@
 // The plugins that Stryker loads in this program's process and in Stryker's own processes. Stryker accepts ranges of source text, which
 // contain more mutants than the drawn ones, so a checker refuses the others. A reporter prints each survivor (a mutant that no test
 // detected) as soon as it is known.
+
 import { readFileSync } from 'node:fs';
 import { relative } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { keyOf, type Mutant } from './mutants.ts';
 import type { FoundMutant, Position, TestedMutant } from './packages.ts';
 import { isDetected, survivorText } from './results.ts';
@@ -31,7 +32,7 @@ function readDrawn(): ReadonlyMap<string, Mutant> {
 export function keyOfFound({ fileName, mutatorName, replacement, location }: FoundMutant, firstLine: 0 | 1): string {
   const shift = ({ line, column }: Position): Position => ({ line: line - firstLine, column: column - firstLine });
   return keyOf({
-    file: relative(packageRoot(), fileName).replaceAll('\\', '/'),
+    file: relative(repositoryRoot(), fileName).replaceAll('\\', '/'),
     start: shift(location.start),
     end: shift(location.end),
     mutator: mutatorName,

@@ -1,4 +1,4 @@
-import type { RandomSource } from '../../src/core/random.ts';
+import type { RandomSource } from '@floe-rl/core';
 import type { Case } from './package.ts';
 import { SAMPLE_PARSERS, SAMPLES, type Sample } from './sample-lines.ts';
 

@@ -4,15 +4,16 @@
 // "swebench-guide: commands C, sessions S, resolved R, as expected E, rows generated G".
 //
 //   npm run verify -- swebench-guide [--json [FILE]]
+
 import { type ChildProcess, spawn } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { sweBenchImage } from '../../src/datasets/images.ts';
-import { loadScenarios, startSim } from '../../src/sim/index.ts';
+import { sleep, systemClock } from '@floe-rl/core';
+import { loadScenarios, startSim } from '@floe-rl/sim';
+import { sweBenchImage } from '#data/datasets/images';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { debianImageMissing, makeDebianImage } from '../fixtures/debian-image.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';
 import { freePort } from '../services/ports.ts';
@@ -20,8 +21,8 @@ import { run, type Venv, venvAt } from '../services/venv.ts';
 
 const { json } = takeJsonOption(process.argv.slice(2));
 
-const GUIDE = join(packageRoot(), 'docs', 'guides', 'run-swe-bench-rows.md');
-const SOURCES = join(packageRoot(), 'verify', 'swebench');
+const GUIDE = join(repositoryRoot(), 'docs', 'guides', 'run-swe-bench-rows.md');
+const SOURCES = join(repositoryRoot(), 'verify', 'swebench');
 const DJANGO = 'Django==2.2.28';
 /** Python packages: what Django needs, and what the guide uses to convert the rows. */
 const IN_IMAGE = ['pytz==2025.2', 'sqlparse==0.4.4'];
@@ -108,7 +109,7 @@ function commandsOf(guide: string): string[] {
 function makeProgram(dir: string, socketPath: string, port: number): string {
   const bin = join(dir, 'bin');
   mkdirSync(bin);
-  const main = join(packageRoot(), '.build', 'src', 'cli', 'main.js');
+  const main = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
   const own = `--port ${port} --dir ${join(dir, 'data')} --docker-socket ${socketPath} --log-level warn`;
   const lines = ['#!/bin/sh', `[ "$1" = up ] && set -- "$@" ${own}`, `exec '${process.execPath}' '${main}' "$@"`, ''];
   writeFileSync(join(bin, 'floe'), lines.join('\n'));

@@ -8,10 +8,10 @@
 // selects the parsers whose name contains TEXT.
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
-import { seededRandom } from '../../src/core/random.ts';
-import { grade } from '../../src/evaluators/swebench/grading.ts';
-import { readLog } from '../../src/evaluators/swebench/log.ts';
-import { type LogParserName, logParser } from '../../src/evaluators/swebench/parsers/registry.ts';
+import { seededRandom } from '@floe-rl/core';
+import { grade } from '#evaluators/swebench/grading';
+import { readLog } from '#evaluators/swebench/log';
+import { type LogParserName, logParser } from '#evaluators/swebench/parsers/registry';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { casesFor } from './cases.ts';
 import { type Case, installOfficial, type Official, type OfficialResult } from './package.ts';

@@ -3,12 +3,12 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
+import { GIB } from '@floe-rl/core';
 import { z } from 'zod';
-import { GIB } from '../../src/core/bytes.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { run, venvAt } from '../services/venv.ts';
 
-const SOURCES = join(packageRoot(), 'verify', 'swebench');
+const SOURCES = join(repositoryRoot(), 'verify', 'swebench');
 const REQUIREMENTS = join(SOURCES, 'requirements.txt');
 const PROGRAM = join(SOURCES, 'official.py');
 const VERSION = '5.0.2';

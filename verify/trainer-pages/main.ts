@@ -5,13 +5,14 @@
 //   npm run verify -- trainer-pages [--only NAME]… [--keep] [--json [FILE]]
 //
 // `--only` takes names of pages, such as trl. `--keep` keeps the folders of the pages, with the output of their commands, also when they passed.
+
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { systemClock } from '../../src/core/clock.ts';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { systemClock } from '@floe-rl/core';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { installUv } from '../trainers/install.ts';
 import { readPage } from './page.ts';
 import { type Outcome, runPage } from './run.ts';
@@ -25,7 +26,7 @@ const { values: options } = parseArgs({
   },
 });
 
-const PAGES = join(packageRoot(), 'docs', 'trainers');
+const PAGES = join(repositoryRoot(), 'docs', 'trainers');
 
 type Row = Outcome & { readonly page: string; readonly seconds: number; readonly noStep: string | null };
 

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process';
 import { chmodSync, closeSync, existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { freePort, freePorts } from '../services/ports.ts';
 import { endOf } from '../services/shell.ts';
 import { findPython } from '../services/venv.ts';
@@ -93,7 +93,7 @@ function writeBlock(place: string, name: string, text: string): void {
  */
 async function environment(folder: string): Promise<NodeJS.ProcessEnv> {
   const [bin, constraints, port] = [join(folder, 'bin'), join(folder, 'constraints.txt'), await freePort()];
-  const main = join(packageRoot(), '.build', 'src', 'cli', 'main.js');
+  const main = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
   const [python, uv] = [findPython(12, 12), uvProgram()];
   const programs = {
     floe: `[ "$1" = up ] && set -- "$@" --port ${port} --log-level warn\nexec '${process.execPath}' '${main}' "$@"`,
@@ -112,7 +112,7 @@ async function environment(folder: string): Promise<NodeJS.ProcessEnv> {
   return {
     ...others,
     PATH: `${bin}:${process.env.PATH}`,
-    FLOE: packageRoot(),
+    FLOE: repositoryRoot(),
     FLOE_URL: `http://127.0.0.1:${port}`,
     FLOE_HOME: join(folder, 'home'),
     UV_CONSTRAINT: constraints,

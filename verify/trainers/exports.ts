@@ -1,13 +1,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { SessionResult } from '../../src/schema/index.ts';
-import {
-  ENCODINGS,
-  type ExportOptions,
-  encodeExport,
-  type FormatName,
-  trainingGroups,
-} from '../../src/trainers/index.ts';
+import type { SessionResult } from '@floe-rl/core/schema';
+import { ENCODINGS, type ExportOptions, encodeExport, type FormatName, trainingGroups } from '@floe-rl/data';
 import { PAD_TOKEN_ID } from './trajectories.ts';
 
 /** The formats whose samples may have several traces. Their files are in the folder that each trainer's program receives. */

@@ -10,14 +10,14 @@
 // `--source` names a copy of the repository of a trainer that no package registry has: its own classes then read the rows instead of the
 // validator. `--rows` is the number of random trajectories. `--quick` installs nothing, and skips the trainers whose packages are missing. `--sabotage`
 // puts a defect into every record, and requires that every trainer reports it.
+
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
-import { seededRandom } from '../../src/core/random.ts';
-import { Semaphore } from '../../src/core/semaphore.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
+import { Semaphore, seededRandom } from '@floe-rl/core';
+import type { SessionResult } from '@floe-rl/core/schema';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { run } from '../services/venv.ts';
 import { exportFiles, writeFiles, writeOwnRows } from './exports.ts';
 import { ENVIRONMENTS, type EnvironmentName, INSTALL_COMMAND, installEnvironment, installedPython } from './install.ts';
@@ -41,8 +41,8 @@ const { values: options } = parseArgs({
 });
 
 /** Folder of the exported files, the tiny model and the logs of the programs. */
-const FOLDER = join(packageRoot(), '.floe', 'trainers');
-const MODEL_PROGRAM = join(packageRoot(), 'verify', 'trainers', 'programs', 'tiny_model.py');
+const FOLDER = join(repositoryRoot(), '.floe', 'trainers');
+const MODEL_PROGRAM = join(repositoryRoot(), 'verify', 'trainers', 'programs', 'tiny_model.py');
 /** Maximum number of failures of one trainer that are printed. */
 const MAX_PRINTED = 3;
 

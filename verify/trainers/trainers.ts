@@ -5,11 +5,11 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { finished } from 'node:stream/promises';
 import { z } from 'zod';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { type EnvironmentName, uvProgram } from './install.ts';
 
 /** Folder of the Python programs. */
-const PROGRAMS = join(packageRoot(), 'verify', 'trainers');
+const PROGRAMS = join(repositoryRoot(), 'verify', 'trainers');
 /** Folder of the programs that need no packages: each is written from the named source of a trainer that no package registry has. */
 const VALIDATORS = join(PROGRAMS, 'validators');
 

@@ -1,7 +1,6 @@
-import { unusableReason } from '../../src/core/outcomes.ts';
-import type { RandomSource } from '../../src/core/random.ts';
-import { sessionSummary } from '../../src/core/session-summary.ts';
-import type { ConstrainedSpan, Outcome, SessionResult, Trace, VersionSpan } from '../../src/schema/index.ts';
+import type { RandomSource } from '@floe-rl/core';
+import { sessionSummary, unusableReason } from '@floe-rl/core/protocol';
+import type { ConstrainedSpan, Outcome, SessionResult, Trace, VersionSpan } from '@floe-rl/core/schema';
 
 /** Number of token ids. The tiny model has a row of its embedding for each. */
 export const VOCABULARY = 512;

@@ -1,4 +1,4 @@
-import { tarEntries } from '../../src/cli/tar-entries.ts';
+import { tarEntries } from '#floe/commands/tar-entries';
 import { ARCHIVES } from './archives.ts';
 import type { Case } from './case.ts';
 

@@ -2,12 +2,9 @@
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { systemClock } from '../../src/core/clock.ts';
-import { parseAs } from '../../src/core/parse.ts';
-import { createRuntimeProviders } from '../../src/runtimes/providers.ts';
-import type { Runtime, RuntimeProvider } from '../../src/runtimes/runtime.ts';
-import { createSpawner } from '../../src/runtimes/spawn/client.ts';
-import { type RuntimeBackend, runtimeSpecSchema } from '../../src/schema/index.ts';
+import { parseAs, systemClock } from '@floe-rl/core';
+import { type RuntimeBackend, runtimeSpecSchema } from '@floe-rl/core/schema';
+import { createRuntimeProviders, createSpawner, type Runtime, type RuntimeProvider } from '@floe-rl/sandbox';
 import { makeImage } from '../fixtures/image.ts';
 import type { PrivateEngine } from '../services/container-engine.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';

@@ -1,5 +1,4 @@
-import { sleep, systemClock } from '../../src/core/clock.ts';
-import { asFloeError, FloeError } from '../../src/core/errors.ts';
+import { asFloeError, FloeError, sleep, systemClock } from '@floe-rl/core';
 import type { Guard } from './guard.ts';
 
 /** Maximum time of a case in milliseconds. */

@@ -1,5 +1,5 @@
 // What agents leave in their sandbox where floe reads or writes files.
-import type { RandomSource } from '../../src/core/random.ts';
+import type { RandomSource } from '@floe-rl/core';
 
 /** A file, or something else, that an agent leaves at a path. */
 export type Hazard = {

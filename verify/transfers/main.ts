@@ -8,7 +8,7 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { seededRandom } from '../../src/core/random.ts';
+import { seededRandom } from '@floe-rl/core';
 import { Progress } from '../faults/progress.ts';
 import { archiveCases } from './archive-cases.ts';
 import { BENCHES, Bench } from './bench.ts';

@@ -2,12 +2,10 @@
 import { posix } from 'node:path';
 import { promisify } from 'node:util';
 import { gunzip } from 'node:zlib';
-import { MIB } from '../../src/core/bytes.ts';
-import { systemClock } from '../../src/core/clock.ts';
-import { carryPaths } from '../../src/evaluators/carried-paths.ts';
-import { carryPatch } from '../../src/evaluators/patch.ts';
-import { collect } from '../../src/runtimes/collect.ts';
-import type { Runtime } from '../../src/runtimes/runtime.ts';
+import { MIB, systemClock } from '@floe-rl/core';
+import { collect, type Runtime } from '@floe-rl/sandbox';
+import { carryPaths } from '#evaluators/carried-paths';
+import { carryPatch } from '#evaluators/patch';
 import { CONTENT } from './hazards.ts';
 
 /** Maximum number of bytes that an operation may transfer. */

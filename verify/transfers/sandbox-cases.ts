@@ -1,10 +1,7 @@
 import { posix } from 'node:path';
-import { systemClock } from '../../src/core/clock.ts';
-import { asFloeError, FloeError } from '../../src/core/errors.ts';
-import type { RandomSource } from '../../src/core/random.ts';
-import { carryPatch } from '../../src/evaluators/patch.ts';
-import { runPrepare } from '../../src/runtimes/prepare.ts';
-import type { Runtime } from '../../src/runtimes/runtime.ts';
+import { asFloeError, FloeError, type RandomSource, systemClock } from '@floe-rl/core';
+import { type Runtime, runPrepare } from '@floe-rl/sandbox';
+import { carryPatch } from '#evaluators/patch';
 import type { Bench } from './bench.ts';
 import type { Case } from './case.ts';
 import type { Guard } from './guard.ts';

@@ -2,8 +2,8 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { ErrorCode } from '../../src/core/errors.ts';
-import type { PrepareAction } from '../../src/schema/index.ts';
+import type { ErrorCode } from '@floe-rl/core';
+import type { PrepareAction } from '@floe-rl/core/schema';
 import type { Guard } from './guard.ts';
 
 export type HostileSource = {

@@ -8,7 +8,7 @@
 // Ends with "worlds: N ran, P passed, F failed, S skipped". Plays at servers whose packages are missing are skipped.
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
-import { checkAgainstLedger, startTestService } from '../../src/testing/index.ts';
+import { checkAgainstLedger, startTestService } from '#floe/testing/index';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { resultsOf } from '../envs/results.ts';
 import { PLAYS, type Play, problemOf, scenarioOf, taskOf } from './plays.ts';

@@ -1,5 +1,5 @@
-import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import type { ScenarioInput } from '../../src/testing/index.ts';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
+import type { ScenarioInput } from '#floe/testing/index';
 
 /** An episode at a server, with the replies that the simulated policy gives and what must come of them. */
 export type Play = {

@@ -1,12 +1,12 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { Child } from '../faults/child.ts';
 import { ECOSYSTEMS } from '../registrations/ecosystems.ts';
 import { installEnvironment, installedPython } from '../registrations/environments.ts';
 
-const PROGRAMS = join(packageRoot(), 'verify', 'worlds', 'programs');
+const PROGRAMS = join(repositoryRoot(), 'verify', 'worlds', 'programs');
 
 /** A server of another system, from its own package. */
 export type WorldServer = {

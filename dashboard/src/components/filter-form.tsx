@@ -1,5 +1,5 @@
+import type { SessionGrouping, SessionTotals } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { SessionGrouping, SessionTotals } from '../../../src/schema/index.ts';
 import { getJson } from '../api.ts';
 import { filtersIn } from '../filters.ts';
 import { useQuery } from '../query.ts';

@@ -1,5 +1,5 @@
+import type { SessionView } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { SessionView } from '../../../src/schema/index.ts';
 import { getJson } from '../api.ts';
 import { Badge, Loaded, toneOf } from '../components/parts.tsx';
 import { rewardText } from '../format.ts';

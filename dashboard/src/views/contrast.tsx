@@ -1,5 +1,5 @@
+import type { SessionTotals } from '@floe-rl/core/schema';
 import type { ComponentChildren, JSX } from 'preact';
-import type { SessionTotals } from '../../../src/schema/index.ts';
 import { getJson } from '../api.ts';
 import { FilterForm } from '../components/filter-form.tsx';
 import { Badge, Loaded } from '../components/parts.tsx';

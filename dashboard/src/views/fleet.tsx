@@ -1,5 +1,5 @@
+import type { EnginesStatus, NodeInfo, RolloutStatus } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { EnginesStatus, NodeInfo, RolloutStatus } from '../../../src/schema/index.ts';
 import { getJson } from '../api.ts';
 import { Action } from '../components/action.tsx';
 import { Badge, Loaded } from '../components/parts.tsx';

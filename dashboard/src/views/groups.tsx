@@ -1,5 +1,5 @@
+import type { GroupFacts, GroupFactsPage } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { GroupFacts, GroupFactsPage } from '../../../src/schema/index.ts';
 import { getJson } from '../api.ts';
 import { FilterForm } from '../components/filter-form.tsx';
 import { Badge, Loaded } from '../components/parts.tsx';

@@ -1,7 +1,7 @@
+import type { LiveSessions, RolloutEvent } from '@floe-rl/core/schema';
 import { type Signal, useSignal } from '@preact/signals';
 import type { JSX } from 'preact';
 import { useEffect } from 'preact/hooks';
-import type { LiveSessions, RolloutEvent } from '../../../src/schema/index.ts';
 import { getJson, readEvents, token } from '../api.ts';
 import { Badge, toneOf } from '../components/parts.tsx';
 import { Table } from '../components/table.tsx';

@@ -1,5 +1,5 @@
+import type { GroupFactsPage, RolloutStatus, SessionTotals, TaskSummary } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { GroupFactsPage, RolloutStatus, SessionTotals, TaskSummary } from '../../../src/schema/index.ts';
 import { adviceOf } from '../advice.ts';
 import { getJson } from '../api.ts';
 import { Badge, Figure, Loaded, StackedBar, toneOf } from '../components/parts.tsx';

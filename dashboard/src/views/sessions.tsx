@@ -1,11 +1,11 @@
-import type { JSX } from 'preact';
 import type {
   SessionFacts,
   SessionFactsPage,
   SessionGrouping,
   SessionHistogram,
   SessionTotals,
-} from '../../../src/schema/index.ts';
+} from '@floe-rl/core/schema';
+import type { JSX } from 'preact';
 import { getJson } from '../api.ts';
 import { type Column, Columns, Line } from '../components/charts.tsx';
 import { FilterForm } from '../components/filter-form.tsx';

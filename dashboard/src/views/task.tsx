@@ -1,5 +1,5 @@
+import type { SessionView, SubmitReply, TaskStatus } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { SessionView, SubmitReply, TaskStatus } from '../../../src/schema/index.ts';
 import { getJson } from '../api.ts';
 import { Action } from '../components/action.tsx';
 import { Badge, Figure, Loaded, toneOf } from '../components/parts.tsx';

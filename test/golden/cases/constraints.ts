@@ -1,5 +1,5 @@
+import type { ConstraintKind } from '@floe-rl/core/schema';
 import { expect } from 'vitest';
-import type { ConstraintKind } from '../../../src/schema/index.ts';
 import type { ChatRequest, ConversationTurn, ParsedReply } from '../dialect-clients.ts';
 import { assistant, type GoldenSession, results, user } from '../session.ts';
 import { ask, type GoldenCase, type Scene } from './scene.ts';

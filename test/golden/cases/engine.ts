@@ -1,6 +1,6 @@
+import type { Trajectory, VersionSpan } from '@floe-rl/core/schema';
+import { bundledVocabulary, type FaultKind } from '@floe-rl/sim';
 import { expect } from 'vitest';
-import type { Trajectory, VersionSpan } from '../../../src/schema/index.ts';
-import { bundledVocabulary, type FaultKind } from '../../../src/sim/index.ts';
 import { assistant, type GoldenSession, results, user } from '../session.ts';
 import { ask, expectAllTrained, type GoldenCase, START } from './scene.ts';
 

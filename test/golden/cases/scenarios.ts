@@ -1,4 +1,4 @@
-import { type Scenario, type ScenarioInput, scenarioSchema } from '../../../src/sim/index.ts';
+import { type Scenario, type ScenarioInput, scenarioSchema } from '@floe-rl/sim';
 
 /** A text in several scripts, whose characters take one to four bytes in UTF-8. */
 export const MULTI_BYTE = 'Größe: 漢字, naïve café, 🙂🚀 👩‍👩‍👧 done.';

@@ -1,7 +1,7 @@
+import type { ProxySessionSpec } from '@floe-rl/capture';
+import type { Audit, LinkKind, TaskEngine, Trajectory } from '@floe-rl/core/schema';
+import type { SimOptions } from '@floe-rl/sim';
 import { expect } from 'vitest';
-import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
-import type { Audit, LinkKind, TaskEngine, Trajectory } from '../../../src/schema/index.ts';
-import type { SimOptions } from '../../../src/sim/index.ts';
 import type { ChatRequest, ConversationTurn, DialectClient, ParsedReply } from '../dialect-clients.ts';
 import type { Mode } from '../modes.ts';
 import { assistant, type Golden, type GoldenSession, type Judged, results, user } from '../session.ts';

@@ -1,5 +1,5 @@
+import { samplingSchema } from '@floe-rl/core/schema';
 import { expect } from 'vitest';
-import { samplingSchema } from '../../../src/schema/index.ts';
 import type { ConversationTurn, DialectClient } from '../dialect-clients.ts';
 import { assistant, type GoldenSession, results, user } from '../session.ts';
 import { ask, begin, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';

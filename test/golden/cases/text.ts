@@ -1,6 +1,6 @@
+import { samplingSchema } from '@floe-rl/core/schema';
+import { bundledVocabulary } from '@floe-rl/sim';
 import { expect } from 'vitest';
-import { samplingSchema } from '../../../src/schema/index.ts';
-import { bundledVocabulary } from '../../../src/sim/index.ts';
 import { assistant, type GoldenSession, results, user } from '../session.ts';
 import { MULTI_BYTE } from './scenarios.ts';
 import { ask, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';

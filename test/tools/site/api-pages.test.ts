@@ -1,11 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { packageRoot } from '../../../src/core/package-root.ts';
-import { API, type RouteSpec } from '../../../src/rollout/http/api.ts';
+import { API, type RouteSpec } from '#server/rollout/http/api';
+import { repositoryRoot } from '../../../tools/repository.ts';
 import { apiReference, callForms, type OpenApi } from '../../../tools/site/api-pages.ts';
 
-const api = JSON.parse(readFileSync(join(packageRoot(), 'docs', 'openapi.json'), 'utf8')) as OpenApi;
+const api = JSON.parse(readFileSync(join(repositoryRoot(), 'docs', 'openapi.json'), 'utf8')) as OpenApi;
 
 describe('the pages about the API', () => {
   it('have every call of the server, and a body for each that takes JSON which the server accepts', () => {

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { packageRoot } from '../../../src/core/package-root.ts';
+import { repositoryRoot } from '../../../tools/repository.ts';
 import { buildSite } from '../../../tools/site/build.ts';
 
 let root: string;
@@ -18,7 +18,7 @@ beforeEach(() => {
   write('docs/decisions/0001-one.md', '# One\n\n[All](../README.md#words)\n');
   write('docs/curve.svg', '<svg/>');
   write('examples/a.ts', 'const a = 1 < 2;\n');
-  write('docs/openapi.json', readFileSync(join(packageRoot(), 'docs', 'openapi.json'), 'utf8'));
+  write('docs/openapi.json', readFileSync(join(repositoryRoot(), 'docs', 'openapi.json'), 'utf8'));
   write('tools/site/assets/style.css', '');
 });
 afterEach(() => rmSync(root, { recursive: true, force: true }));

@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import type { StoreTables } from '../../../src/store/index.ts';
+import type { StoreTables } from '#server/store/index';
+import { addSessions, taskRow } from '../../../packages/server/test/store/store-rows.ts';
 import { CommitRules } from '../../../verify/control-plane/commit-rules.ts';
 import { History } from '../../../verify/control-plane/history.ts';
 import { MemoryDatabase } from '../../../verify/control-plane/memory-store/database.ts';
@@ -7,7 +8,6 @@ import { createPlan } from '../../../verify/control-plane/plan.ts';
 import { SeededRandom } from '../../../verify/control-plane/random.ts';
 import { SimDisk } from '../../../verify/control-plane/sim-store.ts';
 import { Timeline } from '../../../verify/control-plane/timeline.ts';
-import { addSessions, taskRow } from '../../store/store-rows.ts';
 
 let timeline: Timeline;
 let database: MemoryDatabase;

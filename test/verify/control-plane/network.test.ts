@@ -1,5 +1,5 @@
+import { onAbort } from '@floe-rl/core';
 import { beforeEach, describe, expect, it } from 'vitest';
-import { onAbort } from '../../../src/core/abort.ts';
 import { type Host, Network, RELIABLE_NETWORK } from '../../../verify/control-plane/network.ts';
 import { SeededRandom } from '../../../verify/control-plane/random.ts';
 import { SimProcess } from '../../../verify/control-plane/sim-process.ts';

@@ -1,9 +1,9 @@
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { packageRoot } from '../../../src/core/package-root.ts';
+import { repositoryRoot } from '../../../tools/repository.ts';
 import { DEFECTS, withDefect } from '../../../verify/control-plane/planted-defects.ts';
 
-const BUILD = join(packageRoot(), '.build');
+const BUILD = join(repositoryRoot(), '.build');
 
 describe('withDefect', () => {
   it.each(DEFECTS)('finds the text to replace for the defect: $name', (defect) => {
@@ -12,7 +12,9 @@ describe('withDefect', () => {
   });
 
   it('reports a defect whose text is no longer in the source', () => {
-    const outdated = { name: 'outdated', file: 'src/core/ids.js', edits: [['no such text', '']] as const };
-    expect(() => withDefect(BUILD, outdated)).toThrow('"outdated": "no such text" occurs 0 times in src/core/ids.js');
+    const outdated = { name: 'outdated', file: 'packages/core/src/ids.js', edits: [['no such text', '']] as const };
+    expect(() => withDefect(BUILD, outdated)).toThrow(
+      '"outdated": "no such text" occurs 0 times in packages/core/src/ids.js',
+    );
   });
 });

@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib';
+import type { SessionResult } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
-import type { SessionResult } from '../../../src/schema/index.ts';
 import type { Trainer } from '../../../verify/faults/trainer.ts';
 import type { Attack, Target } from '../../../verify/hostile/attack.ts';
 import { attacksOn } from '../../../verify/hostile/attacks.ts';

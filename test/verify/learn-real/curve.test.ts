@@ -1,7 +1,7 @@
+import type { SessionResult } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
-import type { SessionResult } from '../../../src/schema/index.ts';
+import { resultWith, traceOf } from '../../../packages/data/test/generation/results.ts';
 import { rewardCurve } from '../../../verify/learn-real/curve.ts';
-import { resultWith, traceOf } from '../../generation/results.ts';
 
 /** A session whose tokens were sampled by the versions. */
 function session(versions: readonly (string | null)[], reward: number | null): SessionResult {

@@ -1,7 +1,7 @@
+import { seededRandom } from '@floe-rl/core';
+import type { SessionResult, Trace } from '@floe-rl/core/schema';
+import { bundledVocabulary } from '@floe-rl/sim';
 import { describe, expect, it } from 'vitest';
-import { seededRandom } from '../../../src/core/random.ts';
-import type { SessionResult, Trace } from '../../../src/schema/index.ts';
-import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
 import { permuteRewards, retokenise, SABOTAGES, shiftMask } from '../../../verify/learn/sabotage.ts';
 
 const vocabulary = bundledVocabulary();

@@ -1,5 +1,5 @@
+import type { ChatMessage } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
-import type { ChatMessage } from '../../../src/schema/index.ts';
 import {
   accountProblems,
   type CheckedCompletion,

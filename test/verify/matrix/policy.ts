@@ -6,7 +6,7 @@ import {
   renderChat,
   type ScenarioInput,
   type TemplateMessage,
-} from '../../../src/sim/index.ts';
+} from '@floe-rl/sim';
 
 const vocabulary = bundledVocabulary();
 

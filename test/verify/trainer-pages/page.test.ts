@@ -1,10 +1,10 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { packageRoot } from '../../../src/core/package-root.ts';
+import { repositoryRoot } from '../../../tools/repository.ts';
 import { differenceOf, readPage } from '../../../verify/trainer-pages/page.ts';
 
-const PAGES = join(packageRoot(), 'docs', 'trainers');
+const PAGES = join(repositoryRoot(), 'docs', 'trainers');
 const block = (language: string, text: string): string => `\`\`\`${language}\n${text}\n\`\`\`\n`;
 const STEP = [block('sh', 'python train.py'), block('text', 'first step: gradient norm 0.27')].join('\n');
 

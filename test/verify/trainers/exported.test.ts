@@ -1,14 +1,14 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { seededRandom } from '@floe-rl/core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { packageRoot } from '../../../src/core/package-root.ts';
-import { seededRandom } from '../../../src/core/random.ts';
+import { repositoryRoot } from '../../../tools/repository.ts';
 import { exportFiles, writeFiles } from '../../../verify/trainers/exports.ts';
 import { runTrainer } from '../../../verify/trainers/trainers.ts';
 import { randomTrajectories, withLogprobs } from '../../../verify/trainers/trajectories.ts';
 
-const PROGRAMS = join(packageRoot(), 'verify', 'trainers', 'programs');
+const PROGRAMS = join(repositoryRoot(), 'verify', 'trainers', 'programs');
 
 /** A program that compares the rows with logprobs that `COMPUTED` makes of a row's own, as the trainer's would be. */
 const PROGRAM = `

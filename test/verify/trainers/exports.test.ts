@@ -1,8 +1,8 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { seededRandom } from '@floe-rl/core';
 import { expect, it, onTestFinished } from 'vitest';
-import { seededRandom } from '../../../src/core/random.ts';
 import { writeOwnRows } from '../../../verify/trainers/exports.ts';
 import { sabotagedResults } from '../../../verify/trainers/sabotage.ts';
 import { randomTrajectories } from '../../../verify/trainers/trajectories.ts';

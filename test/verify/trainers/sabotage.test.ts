@@ -1,5 +1,5 @@
+import { seededRandom } from '@floe-rl/core';
 import { describe, expect, it } from 'vitest';
-import { seededRandom } from '../../../src/core/random.ts';
 import { exportFiles } from '../../../verify/trainers/exports.ts';
 import { SABOTAGES, sabotaged, sabotagedResults } from '../../../verify/trainers/sabotage.ts';
 import { randomTrajectories, withLogprobs } from '../../../verify/trainers/trajectories.ts';

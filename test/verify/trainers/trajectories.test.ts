@@ -1,7 +1,7 @@
+import { seededRandom } from '@floe-rl/core';
+import { sessionResultSchema } from '@floe-rl/core/schema';
+import { trainingGroups } from '@floe-rl/data';
 import { describe, expect, it } from 'vitest';
-import { seededRandom } from '../../../src/core/random.ts';
-import { sessionResultSchema } from '../../../src/schema/index.ts';
-import { trainingGroups } from '../../../src/trainers/index.ts';
 import { GROUP_SIZE, randomTrajectories, VOCABULARY, withLogprobs } from '../../../verify/trainers/trajectories.ts';
 
 describe('randomTrajectories', () => {

@@ -2,14 +2,14 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { SessionResult } from '@floe-rl/core/schema';
+import { type ExportOptions, encodeExport, type FormatName, trainingGroups } from '@floe-rl/data';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { packageRoot } from '../../../src/core/package-root.ts';
-import type { SessionResult } from '../../../src/schema/index.ts';
-import { type ExportOptions, encodeExport, type FormatName, trainingGroups } from '../../../src/trainers/index.ts';
+import { randomResults } from '../../../packages/data/test/trainers/random-results.ts';
+import { repositoryRoot } from '../../../tools/repository.ts';
 import { findTool } from '../../../verify/services/tools.ts';
 import { describeIf } from '../../skip.ts';
-import { randomResults } from '../../trainers/random-results.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: records are changed as a defect in Python code would change them, by the names of their fields
 type Fields = any;
@@ -173,7 +173,7 @@ describeIf(noPython, 'the validators of trainers that are not on a package regis
   }
 
   function report(format: FormatName): Fields {
-    const program = join(packageRoot(), 'verify', 'trainers', 'validators', `${format}.py`);
+    const program = join(repositoryRoot(), 'verify', 'trainers', 'validators', `${format}.py`);
     const { stdout, stderr } = spawnSync('python3', ['-B', program, folder], { encoding: 'utf8' });
     expect(stderr).toBe('');
     return JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '');
@@ -227,7 +227,7 @@ describeIf(noPython, 'the validators of trainers that are not on a package regis
 
   it('name the module that a source imports and that is not installed', () => {
     write('rllm', exported('rllm'));
-    const program = join(packageRoot(), 'verify', 'trainers', 'validators', 'rllm.py');
+    const program = join(repositoryRoot(), 'verify', 'trainers', 'validators', 'rllm.py');
     const { status, stderr } = spawnSync('python3', ['-B', program, folder, '--source', folder], { encoding: 'utf8' });
     const problem = `rLLM: the source in ${folder} cannot be imported: the module rllm is not installed`;
     expect([status, stderr.trimEnd()]).toEqual([1, problem]);

@@ -1,5 +1,5 @@
-import type { BatchDataRow, BatchGroupTotals, BatchStreamRow } from '../../../src/store/rows.ts';
-import type { BatchTables } from '../../../src/store/store.ts';
+import type { BatchDataRow, BatchGroupTotals, BatchStreamRow } from '#server/store/rows';
+import type { BatchTables } from '#server/store/store';
 import type { MemoryState } from './state.ts';
 
 export function batchesOf(state: MemoryState): BatchTables {

@@ -1,5 +1,5 @@
-import { FloeError } from '../../../src/core/errors.ts';
-import type { StoreTables } from '../../../src/store/store.ts';
+import { FloeError } from '@floe-rl/core';
+import type { StoreTables } from '#server/store/store';
 import { MemoryState, type RowChange } from './state.ts';
 
 import { tablesOf } from './tables.ts';

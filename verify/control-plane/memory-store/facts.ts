@@ -10,7 +10,7 @@ import type {
   FactTotals,
   Measure,
   MeasureTotals,
-} from '../../../src/store/facts.ts';
+} from '#server/store/facts';
 import type { MemoryState, StoredFact } from './state.ts';
 
 const HOUR_MS = 3_600_000;

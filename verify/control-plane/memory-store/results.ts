@@ -1,5 +1,5 @@
-import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultWithSummary, SessionRow } from '../../../src/store/rows.ts';
-import type { Page, ResultTable } from '../../../src/store/store.ts';
+import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultWithSummary, SessionRow } from '#server/store/rows';
+import type { Page, ResultTable } from '#server/store/store';
 import { ALL, type MemoryState, type StoredResult } from './state.ts';
 
 export class MemoryResults implements ResultTable {

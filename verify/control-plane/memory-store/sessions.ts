@@ -1,6 +1,6 @@
-import { isTerminal } from '../../../src/core/session-state.ts';
-import type { SessionProgress, SessionStatus, UnusableReason } from '../../../src/schema/index.ts';
-import type { NewSession, QueuedSessions, SessionPatch, SessionRow, TrainerLoad } from '../../../src/store/rows.ts';
+import { isTerminal } from '@floe-rl/core/protocol';
+import type { SessionProgress, SessionStatus, UnusableReason } from '@floe-rl/core/schema';
+import type { NewSession, QueuedSessions, SessionPatch, SessionRow, TrainerLoad } from '#server/store/rows';
 import {
   type ClaimRequest,
   firstFitting,
@@ -10,7 +10,7 @@ import {
   OVERDUE_FACTOR,
   type Page,
   type SessionTable,
-} from '../../../src/store/store.ts';
+} from '#server/store/store';
 import type { MemoryState } from './state.ts';
 
 export class MemorySessions implements SessionTable {

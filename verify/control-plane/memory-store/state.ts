@@ -1,4 +1,4 @@
-import type { FactRow, NewFactRow } from '../../../src/store/facts.ts';
+import type { FactRow, NewFactRow } from '#server/store/facts';
 import type {
   AliasRow,
   BatchDataRow,
@@ -14,7 +14,7 @@ import type {
   ResultRow,
   SessionRow,
   TaskRow,
-} from '../../../src/store/rows.ts';
+} from '#server/store/rows';
 import { GroupIndex, SortedIndex, type TableIndex } from './indexes.ts';
 
 /** Facts with their measures. */

@@ -1,5 +1,5 @@
-import { FloeError } from '../../../src/core/errors.ts';
-import type { Store, StoreTables } from '../../../src/store/store.ts';
+import { FloeError } from '@floe-rl/core';
+import type { Store, StoreTables } from '#server/store/store';
 import { MemoryDatabase } from './database.ts';
 
 /**

@@ -1,4 +1,4 @@
-import type { AliasRow, CallbackRow, EngineRow, EngineStateRow, NodeRow } from '../../../src/store/rows.ts';
+import type { AliasRow, CallbackRow, EngineRow, EngineStateRow, NodeRow } from '#server/store/rows';
 import type {
   AliasTable,
   CallbackTable,
@@ -8,7 +8,7 @@ import type {
   ServiceTimeTable,
   StoreTables,
   TombstoneTable,
-} from '../../../src/store/store.ts';
+} from '#server/store/store';
 import { batchesOf } from './batches.ts';
 import { factsTable } from './facts.ts';
 import { MemoryResults } from './results.ts';

@@ -1,7 +1,7 @@
-import { FloeError } from '../../../src/core/errors.ts';
-import type { TaskState } from '../../../src/schema/index.ts';
-import type { EndedCounts, TaskPatch, TaskRow } from '../../../src/store/rows.ts';
-import type { Removed, TaskTable } from '../../../src/store/store.ts';
+import { FloeError } from '@floe-rl/core';
+import type { TaskState } from '@floe-rl/core/schema';
+import type { EndedCounts, TaskPatch, TaskRow } from '#server/store/rows';
+import type { Removed, TaskTable } from '#server/store/store';
 import { ALL, type MemoryState, type StoredTask } from './state.ts';
 
 export class MemoryTasks implements TaskTable {

@@ -1,7 +1,6 @@
+import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
+import type { SessionSummary } from '@floe-rl/core/schema';
 import { percentile } from '../../../bench/report.ts';
-import { sleep, systemClock } from '../../../src/core/clock.ts';
-import type { RandomSource } from '../../../src/core/random.ts';
-import type { SessionSummary } from '../../../src/schema/index.ts';
 import { processesWith } from '../child.ts';
 import { curlAgent, type Service } from '../service.ts';
 import { randomIndex, underTraffic } from '../traffic.ts';

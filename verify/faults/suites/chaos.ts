@@ -1,5 +1,4 @@
-import { sleep, systemClock } from '../../../src/core/clock.ts';
-import type { RandomSource } from '../../../src/core/random.ts';
+import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
 import { ChaosProxy, type Treatment } from '../chaos-proxy.ts';
 import { pick, randomIndex, underTraffic } from '../traffic.ts';
 import type { Suite } from './suite.ts';

@@ -1,7 +1,7 @@
 import { access, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { sleep, systemClock } from '../../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 import { pick, underTraffic } from '../traffic.ts';
 import type { Suite } from './suite.ts';
 

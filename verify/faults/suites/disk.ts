@@ -1,9 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { appendFile, mkdtemp, readdir, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { MIB } from '../../../src/core/bytes.ts';
-import { sleep, systemClock } from '../../../src/core/clock.ts';
-import { asFloeError } from '../../../src/core/errors.ts';
+import { asFloeError, MIB, sleep, systemClock } from '@floe-rl/core';
 import type { ProcessKind, Service, Wrap } from '../service.ts';
 import { type FINDING_KINDS, randomIndex, type SuiteRow, underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';

@@ -1,4 +1,4 @@
-import type { FaultKind } from '../../../src/sim/index.ts';
+import type { FaultKind } from '@floe-rl/sim';
 import { underTraffic } from '../traffic.ts';
 import { until } from '../trainer.ts';
 import type { Suite } from './suite.ts';

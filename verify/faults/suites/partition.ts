@@ -1,4 +1,4 @@
-import { sleep, systemClock } from '../../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 import { ChaosProxy } from '../chaos-proxy.ts';
 import { pick, underTraffic } from '../traffic.ts';
 import type { Suite } from './suite.ts';

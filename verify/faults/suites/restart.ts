@@ -1,6 +1,5 @@
-import { sleep, systemClock } from '../../../src/core/clock.ts';
-import type { RandomSource } from '../../../src/core/random.ts';
-import type { SessionView } from '../../../src/schema/index.ts';
+import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
+import type { SessionView } from '@floe-rl/core/schema';
 import { childrenOf } from '../../services/processes.ts';
 import { killPid, processesWith } from '../child.ts';
 import { curlAgent, type Service } from '../service.ts';

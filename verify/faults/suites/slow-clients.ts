@@ -1,5 +1,5 @@
 import { connect, type Socket } from 'node:net';
-import { sleep, systemClock } from '../../../src/core/clock.ts';
+import { sleep, systemClock } from '@floe-rl/core';
 import { residentKb } from '../child.ts';
 import type { Service } from '../service.ts';
 import { underTraffic } from '../traffic.ts';

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { asFloeError } from '../../../src/core/errors.ts';
+import { asFloeError } from '@floe-rl/core';
 import type { Service } from '../service.ts';
 import { underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';

@@ -1,4 +1,4 @@
-import type { RandomSource } from '../../../src/core/random.ts';
+import type { RandomSource } from '@floe-rl/core';
 import type { PostgresCluster } from '../../services/postgres-cluster.ts';
 import type { Progress } from '../progress.ts';
 import type { SuiteRow } from '../traffic.ts';

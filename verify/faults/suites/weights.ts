@@ -1,7 +1,6 @@
-import type { FloeClient } from '../../../src/client/index.ts';
-import { sleep, systemClock } from '../../../src/core/clock.ts';
-import type { RandomSource } from '../../../src/core/random.ts';
-import { type SimServer, startSim } from '../../../src/sim/index.ts';
+import type { FloeClient } from '@floe-rl/client';
+import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
+import { type SimServer, startSim } from '@floe-rl/sim';
 import { LEDGER_LIMIT } from '../service.ts';
 import { underTraffic } from '../traffic.ts';
 import type { Trainer } from '../trainer.ts';

@@ -1,4 +1,4 @@
-import type { DeniedErrno } from '../../../src/runtimes/denied-calls.ts';
+import type { DeniedErrno } from '#sandbox/backends/denied-calls';
 import { FOREIGN_EXIT_CODE, FOREIGN_PROGRAM } from '../../fixtures/foreign-program.ts';
 import { deniedCall } from '../../fixtures/launcher.ts';
 import type { Attack, Target } from '../attack.ts';

@@ -1,4 +1,4 @@
-import type { FaultKind } from '../../../src/sim/index.ts';
+import type { FaultKind } from '@floe-rl/sim';
 import type { Cell } from '../cell.ts';
 import { call, FINAL, grader, mainScenario, sideScenario, think } from '../script.ts';
 

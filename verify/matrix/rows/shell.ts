@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { entryPath } from '../../../src/core/package-root.ts';
+import { entryPath } from '@floe-rl/core';
 import type { Row, ToolCall } from '../row.ts';
 
 /**

@@ -1,5 +1,5 @@
+import type { SessionGrouping, SessionMeasure, SessionTotals } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { SessionGrouping, SessionMeasure, SessionTotals } from '../../../../src/schema/index.ts';
 import { Loaded } from '../../components/parts.tsx';
 import { Table } from '../../components/table.tsx';
 import { compact, duration, percent } from '../../format.ts';

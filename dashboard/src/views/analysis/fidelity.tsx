@@ -1,5 +1,5 @@
+import type { SessionMeasure, SessionTotals } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { SessionMeasure, SessionTotals } from '../../../../src/schema/index.ts';
 import { Badge, Loaded } from '../../components/parts.tsx';
 import { Table } from '../../components/table.tsx';
 import { compact, percent } from '../../format.ts';

@@ -1,11 +1,5 @@
+import type { BatchStreamView, GroupFacts, GroupFactsPage, SessionMeasure, SessionTotals } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type {
-  BatchStreamView,
-  GroupFacts,
-  GroupFactsPage,
-  SessionMeasure,
-  SessionTotals,
-} from '../../../../src/schema/index.ts';
 import { getJson } from '../../api.ts';
 import { Line } from '../../components/charts.tsx';
 import { Loaded } from '../../components/parts.tsx';

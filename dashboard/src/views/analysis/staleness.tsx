@@ -1,5 +1,5 @@
+import type { BatchStaleness, BatchStreamView } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { BatchStaleness, BatchStreamView } from '../../../../src/schema/index.ts';
 import { getJson } from '../../api.ts';
 import { type Column, Columns } from '../../components/charts.tsx';
 import { Figure, Loaded } from '../../components/parts.tsx';

@@ -1,11 +1,11 @@
-import type { ComponentChildren, JSX } from 'preact';
 import type {
   MeasureKind,
   SessionGrouping,
   SessionMeasure,
   SessionMeasures,
   SessionTotals,
-} from '../../../../src/schema/index.ts';
+} from '@floe-rl/core/schema';
+import type { ComponentChildren, JSX } from 'preact';
 import { getJson } from '../../api.ts';
 import { Loaded } from '../../components/parts.tsx';
 import { filtersIn } from '../../filters.ts';

@@ -1,5 +1,5 @@
+import type { SessionFactsPage } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { SessionFactsPage } from '../../../../src/schema/index.ts';
 import { getJson } from '../../api.ts';
 import { Loaded } from '../../components/parts.tsx';
 import { Table } from '../../components/table.tsx';

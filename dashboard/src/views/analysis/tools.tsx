@@ -1,5 +1,5 @@
+import type { SessionMeasure } from '@floe-rl/core/schema';
 import type { JSX } from 'preact';
-import type { SessionMeasure } from '../../../../src/schema/index.ts';
 import { type Column, Columns, Line } from '../../components/charts.tsx';
 import { Loaded } from '../../components/parts.tsx';
 import { Table } from '../../components/table.tsx';

@@ -1,4 +1,4 @@
-import type { ChatMessage, ChatTool, CompletionRecord, Trace, Trajectory } from '../../../../src/schema/index.ts';
+import type { ChatMessage, ChatTool, CompletionRecord, Trace, Trajectory } from '@floe-rl/core/schema';
 
 /** One model call of a session, with everything that its record shares with earlier ones. */
 export type SessionCall = {

@@ -1,4 +1,4 @@
-import type { CompletionRecord, SessionView, Trajectory } from '../../../../src/schema/index.ts';
+import type { CompletionRecord, SessionView, Trajectory } from '@floe-rl/core/schema';
 import { ApiError, getJson } from '../../api.ts';
 import { type SessionParts, savedSession } from '../../saved.ts';
 import { callsOf, type SessionCall } from './calls.ts';

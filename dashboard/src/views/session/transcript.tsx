@@ -1,6 +1,6 @@
+import type { ChatMessage, Content } from '@floe-rl/core/schema';
 import { useSignal } from '@preact/signals';
 import type { JSX } from 'preact';
-import type { ChatMessage, Content } from '../../../../src/schema/index.ts';
 import { Badge } from '../../components/parts.tsx';
 import { compact, duration, visible } from '../../format.ts';
 import { markedParts } from '../../marks.ts';

@@ -1,0 +1,27 @@
+import { FloeError } from '@floe-rl/core';
+import { z } from 'zod';
+import { contentOf, stepTools } from '../step-tool.ts';
+import { defineToolset } from '../toolset.ts';
+
+/** The environment of the task as tools, for an agent that also has others. */
+export const environmentToolset = defineToolset({
+  name: 'environment',
+  description: 'the environment of the task as tools, whose rewards are the score',
+  config: z.strictObject({}),
+  scope: 'session',
+  async open(_, { environment, seed }) {
+    if (environment === null) {
+      const message = 'environment: the tool environment needs one';
+      throw new FloeError('schema_violation', message, { issues: [{ path: 'environment', message }] });
+    }
+    const observation = await environment.reset(seed);
+    if (observation === null) throw new FloeError('unsupported', 'environment: no episode for this seed');
+    const first = contentOf(observation.messages);
+    const text =
+      typeof first === 'string'
+        ? first
+        : first.map((part) => (part.type === 'text' ? part.text : '[image]')).join('\n');
+    const instructions = [observation.introduction ?? '', text].filter((part) => part !== '').join('\n\n');
+    return { tools: stepTools(environment, observation), ...(instructions === '' ? {} : { instructions }) };
+  },
+});

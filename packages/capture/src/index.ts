@@ -1,0 +1,47 @@
+/** What other packages use of `@floe-rl/capture`. */
+export { callRulesOf } from './dialects/call-kinds/label.ts';
+export { MAIN_THREAD } from './dialects/call-kinds/prompt-view.ts';
+export type { EngineNotice } from './engines/engine.ts';
+export type { EnginePools } from './engines/pool/engine-pools.ts';
+export { createEnginePools } from './engines/pool/managed-engine-pools.ts';
+export { TextTokenizer, tokenizerJsonSchema } from './engines/tokenizer/text-tokenizer.ts';
+export { createProxy, type ModelProxy } from './proxy/http/proxy.ts';
+export { encodeFrame, type OpenAppendFile, openAppendFile, readFrames } from './proxy/journal/append-file.ts';
+export { CaptureJournal, type CompletionJournal, journalModeSchema } from './proxy/journal/journal.ts';
+export {
+  attemptKey,
+  indexSegment,
+  type RecordLocation,
+  type RecordReading,
+  readRecords,
+} from './proxy/journal/journal-index.ts';
+export { callDirectly } from './proxy/session/direct-call.ts';
+export { callFromMailbox, mailboxError } from './proxy/session/mailbox-call.ts';
+export { ProxySession, type ProxySessionSpec } from './proxy/session/session.ts';
+export type { AuditTally } from './tokens/audit.ts';
+export type {
+  Builder,
+  BuildResult,
+  BuiltTrace,
+  Credit,
+  ExplicitRewards,
+  StepPosition,
+  TrainedSpan,
+} from './tokens/builders/builder.ts';
+export { type BuilderKit, type BuilderModule, customBuilder } from './tokens/builders/custom.ts';
+export { type BuilderRegistry, builderRegistry } from './tokens/builders/registry.ts';
+export { callSumsOf } from './tokens/call-sums.ts';
+export type { Completion } from './tokens/completion.ts';
+export { conversationOf, responseMessages } from './tokens/conversation.ts';
+export type { SameText } from './tokens/drift.ts';
+export { proveSameText } from './tokens/drift-proof.ts';
+export type { GraphNode, GraphOptions, TokenGraph } from './tokens/graph.ts';
+export { JsonWriter } from './tokens/json-writer.ts';
+export { encodeRecords } from './tokens/records.ts';
+export {
+  type BuiltTraces,
+  buildTraces,
+  encodeTrajectory,
+  type TrajectoryEnding,
+  traceIdOf,
+} from './tokens/trajectory.ts';

@@ -1,0 +1,18 @@
+/** What the server, the nodes and the clients agree on beside the schemas. */
+export type { BatchFilter, FilteredGroup } from './batch-filter.ts';
+export type { DirectCall } from './direct-call.ts';
+export {
+  decodeEnvelope,
+  ENVELOPE_TYPE,
+  type Envelope,
+  encodeEnvelope,
+  envelopeLength,
+  RESULT_LIMIT_BYTES,
+} from './envelope.ts';
+export { evalRuntimeSpec } from './eval-runtime.ts';
+export { DROPPED_POLICY, OUTCOMES, policyOf, retriesAfter, unusableReason } from './outcomes.ts';
+export { policyStep } from './policy-step.ts';
+export { joinedWithin, MAX_SEARCH_CHARS, phrasesOf, searchedText, wordsOf } from './search-text.ts';
+export { sessionMemoryMb } from './session-memory.ts';
+export { canTransition, isTerminal, transition } from './session-state.ts';
+export { NO_TIMING, sessionSummary } from './session-summary.ts';

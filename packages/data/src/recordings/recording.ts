@@ -1,0 +1,49 @@
+import type { CompletionRecord, SessionSummary, Trajectory } from '@floe-rl/core/schema';
+import { z } from 'zod';
+
+/** The formats of files with ended sessions. `floe` is floe's own; the others are those of other systems. */
+export type RecordingFormat = 'floe' | 'polar' | 'atif' | 'inspect';
+
+/** Where a value is in a file, and when the file was changed. */
+export type RecordingSource = {
+  /** The file with the line or entry, such as `results.jsonl:3`, for messages. */
+  readonly where: string;
+  readonly file: string;
+  /** Unix time in milliseconds. */
+  readonly modifiedMs: number;
+};
+
+/** An ended session that was read from a file. */
+export type Recording = {
+  readonly source: RecordingSource;
+  readonly format: RecordingFormat;
+  /** What a session of a server has and the file does not, in words for people. */
+  readonly lacks: readonly string[];
+  readonly harness: string;
+  readonly summary: SessionSummary;
+  /** `null` for a session without one. */
+  readonly trajectory: Trajectory | null;
+  readonly records: readonly CompletionRecord[];
+  /** Unix time in milliseconds at which the session ended. The time of the file where it does not state one. */
+  readonly endedMs: number;
+};
+
+/** A format that can be read. */
+export type RecordingReader = {
+  readonly format: RecordingFormat;
+  /**
+   * Returns the sessions of a value of JSON; `null` when it has another format. Throws `schema_violation` with the place in the file when the
+   * value has this format and is invalid.
+   */
+  readonly read: (value: unknown, source: RecordingSource) => readonly Recording[] | null;
+};
+
+/** A list of numbers. It is checked in a loop, because a schema for each element would take longer than reading the file. */
+export const numbers = z.custom<number[]>(
+  (value) => Array.isArray(value) && value.every((one) => typeof one === 'number'),
+  'must be a list of numbers',
+);
+
+export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,165 @@
+import type { ChatMessage, Content, Trace } from '@floe-rl/core/schema';
+import { maskRuns } from '../trainers/sequence.ts';
+import type { SetRow } from './set-row.ts';
+
+/** The version of Harbor's Agent Trajectory Interchange Format in which sessions are written. */
+const ATIF_VERSION = 'ATIF-v1.7';
+
+type Step = {
+  readonly source: 'system' | 'user' | 'agent';
+  readonly message: string | object[];
+  readonly reasoning_content?: string;
+  readonly tool_calls?: readonly { readonly tool_call_id: string }[];
+  readonly observation?: { readonly results: object[] };
+  readonly metrics?: object;
+};
+
+/** A file of a session in ATIF. */
+export type AtifFile = { readonly name: string; readonly trajectory: object };
+
+/**
+ * Returns the files of a session: one for each trace of the main agent, of which each names its continuation. Other traces, such as those of
+ * sub-agents, are embedded in the first. A session without such traces has no file.
+ */
+export function atifFiles(row: SetRow): AtifFile[] {
+  const traces = row.trajectory?.traces ?? [];
+  const segments = traces.filter(isMain);
+  const others = traces.filter((trace) => !isMain(trace));
+  return segments.map((trace, index) => {
+    const embedded = index === 0 && others.length > 0 ? { subagent_trajectories: others.map(documentOf(row)) } : {};
+    const next = index + 1 < segments.length ? { continued_trajectory_ref: fileName(row, index + 1) } : {};
+    return { name: fileName(row, index), trajectory: { ...documentOf(row)(trace), ...next, ...embedded } };
+  });
+}
+
+function isMain({ metadata }: Trace): boolean {
+  return (metadata.call_kind ?? 'main') === 'main' && metadata.auxiliary !== true;
+}
+
+function fileName({ session_id }: SetRow, segment: number): string {
+  return segment === 0 ? `${session_id}.json` : `${session_id}.${segment + 1}.json`;
+}
+
+function documentOf(row: SetRow): (trace: Trace) => object {
+  const { origin, outcome, reward, reward_components, task_id, sample_index } = row;
+  const images = Object.fromEntries(
+    Object.entries(row.trajectory?.images ?? {}).map(([reference, place]) => [reference, placeFrom(place)]),
+  );
+  return (trace) => {
+    const steps = stepsOf(trace, images);
+    const { model } = trace.metadata;
+    return {
+      schema_version: ATIF_VERSION,
+      session_id: row.session_id,
+      trajectory_id: trace.trace_id,
+      agent: {
+        name: origin?.agent ?? origin?.harness ?? 'unknown',
+        version: 'unknown',
+        ...(typeof model === 'string' ? { model_name: model } : {}),
+        ...(trace.tools.length === 0 ? {} : { tool_definitions: trace.tools }),
+      },
+      steps: steps.map((step, index) => ({ step_id: index + 1, ...step })),
+      final_metrics: {
+        total_completion_tokens: trace.loss_mask.reduce((sum, bit) => sum + bit, 0),
+        total_steps: steps.length,
+      },
+      extra: { task_id, sample_index, outcome, reward, reward_components, call_kind: trace.metadata.call_kind ?? null },
+    };
+  };
+}
+
+/**
+ * Returns the messages of a trace as steps. Results of tools belong to the step that called them. Replies have their tokens where the trace
+ * trains all of them, because the runs of trained tokens then are the replies.
+ */
+function stepsOf(trace: Trace, images: Readonly<Record<string, string>>): Step[] {
+  const messages = [...trace.prompt_messages, ...trace.response_messages];
+  const runs = maskRuns(Uint8Array.from(trace.loss_mask)).filter((run) => run.trained);
+  const replies = trace.response_messages.filter(({ role }) => role === 'assistant').length;
+  const steps: Step[] = [];
+  let reply = 0;
+  for (const [index, message] of messages.entries()) {
+    const results = message.role === 'tool' ? resultsAt(steps, message.tool_call_id) : null;
+    if (message.role === 'tool' && results !== null) {
+      results.push({ source_call_id: message.tool_call_id, content: contentOf(message.content, images) });
+      continue;
+    }
+    const isReply = message.role === 'assistant' && index >= trace.prompt_messages.length;
+    const run = isReply && runs.length === replies ? runs[reply++] : undefined;
+    const metrics = run === undefined ? {} : { metrics: metricsOf(trace, run.start, run.end) };
+    steps.push({ ...stepOf(message, images), ...metrics });
+  }
+  return steps;
+}
+
+/** Returns the list of results of the last step, when it made the call and its results are next; `null` otherwise. */
+function resultsAt(steps: Step[], callId: string): object[] | null {
+  const last = steps.at(-1);
+  if (last?.tool_calls?.some((call) => call.tool_call_id === callId) !== true) return null;
+  const results = last.observation?.results ?? [];
+  steps[steps.length - 1] = { ...last, observation: { results } };
+  return results;
+}
+
+function stepOf(message: ChatMessage, images: Readonly<Record<string, string>>): Step {
+  if (message.role !== 'assistant') {
+    // The result of a call that no step made is shown as a message: ATIF has no other place for it.
+    return { source: message.role === 'system' ? 'system' : 'user', message: contentOf(message.content, images) };
+  }
+  const calls = (message.tool_calls ?? []).map(({ id, function: { name, arguments: text } }) => ({
+    tool_call_id: id,
+    function_name: name,
+    ...argumentsOf(text),
+  }));
+  return {
+    source: 'agent',
+    message: message.content ?? '',
+    ...(message.reasoning_content === undefined ? {} : { reasoning_content: message.reasoning_content }),
+    ...(calls.length === 0 ? {} : { tool_calls: calls }),
+  };
+}
+
+/** Returns the arguments of a call as the object that ATIF requires, and the sampled text where it is no JSON object. */
+function argumentsOf(text: string): object {
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return { arguments: value };
+  } catch {
+    // The policy sampled something else than JSON.
+  }
+  return { arguments: {}, extra: { sampled_arguments: text } };
+}
+
+function metricsOf({ prompt_ids, response_ids, response_logprobs }: Trace, start: number, end: number): object {
+  return {
+    prompt_tokens: prompt_ids.length + start,
+    completion_tokens: end - start,
+    completion_token_ids: response_ids.slice(start, end),
+    logprobs: response_logprobs.slice(start, end),
+  };
+}
+
+function contentOf(content: Content, images: Readonly<Record<string, string>>): string | object[] {
+  if (typeof content === 'string') return content;
+  return content.map((part) => {
+    if (part.type === 'text') return part;
+    const place = images[part.image_url.url] ?? part.image_url.url;
+    return { type: 'image', source: { media_type: mediaType(place), path: place } };
+  });
+}
+
+/** Returns the place of an image as seen from a file in `data/SPLIT/`. */
+function placeFrom(place: string): string {
+  return place.startsWith('images/') ? `../../${place}` : place;
+}
+
+const MEDIA_TYPES: Readonly<Record<string, string>> = {
+  jpeg: 'image/jpeg',
+  jpg: 'image/jpeg',
+  gif: 'image/gif',
+  webp: 'image/webp',
+};
+
+function mediaType(place: string): string {
+  return MEDIA_TYPES[/\.(\w+)$/.exec(place)?.[1]?.toLowerCase() ?? ''] ?? 'image/png';
+}

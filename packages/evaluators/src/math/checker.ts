@@ -1,0 +1,159 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { FloeError, raceAbort, Semaphore } from '@floe-rl/core';
+import { z } from 'zod';
+import { WORKER_SOURCE } from './worker-source.ts';
+
+/** Limit of the processor time of one comparison in seconds. Legitimate ones take milliseconds. */
+const COMPARISON_SECONDS = 5;
+/** Limit of the address space of one comparison in MiB, of which Python with sympy takes about 150. */
+const COMPARISON_MB = 1024;
+/** Number of comparisons that run concurrently. A hostile answer occupies one of them while it computes. */
+const CONCURRENCY = 4;
+/** Maximum number of characters of the worker's error output, taken from its end, that an error message quotes. */
+const STDERR_CHARS = 500;
+
+const verdictSchema = z.enum(['equal', 'different', 'unreadable', 'timeout', 'failed', 'bad_expected']);
+/**
+ * Result of a comparison. `unreadable`: the answer is no expression. `timeout` and `failed`: the answer exceeded the limits on processor
+ * time or memory. `bad_expected`: an expected answer is no expression, or exceeded the limits itself.
+ */
+export type MathVerdict = z.infer<typeof verdictSchema>;
+
+const replySchema = z.union([z.object({ version: z.string() }), z.object({ id: z.int(), verdict: verdictSchema })]);
+
+export type MathQuestion = {
+  /** Expressions in LaTeX, of which the answer must equal one. */
+  readonly expected: readonly string[];
+  readonly answer: string;
+  /** Whether `answer` is a text that contains an expression, and not the expression itself. */
+  readonly extract: boolean;
+};
+
+/** Compares mathematical answers, which may be hostile. */
+export interface MathChecker {
+  /**
+   * Resolves with the verdict on an answer. Rejects with `evaluator_failed` when math-verify is not installed or its process ends, or with the
+   * reason of `signal`.
+   */
+  check(question: MathQuestion, signal: AbortSignal): Promise<MathVerdict>;
+  /** Ends the worker process. May be called twice. */
+  close(): Promise<void>;
+}
+
+/**
+ * Creates a checker that compares answers with the Python package math-verify in one worker process, which starts with the first answer.
+ * `python` resolves with the path of a Python interpreter that has the package; `null` when it is not installed.
+ */
+export function mathChecker(python: () => Promise<string | null>): MathChecker {
+  const slots = new Semaphore(CONCURRENCY);
+  let worker: Worker | null = null;
+  let isClosed = false;
+  const running = async (): Promise<Worker> => {
+    const program = await python();
+    if (program === null) {
+      throw new FloeError(
+        'evaluator_failed',
+        'answer: math-verify is not installed on this node; run `floe evaluator install math_verify`, or set node.math_python',
+      );
+    }
+    if (isClosed) throw new FloeError('evaluator_failed', 'answer: the node is shutting down');
+    if (!worker?.isAlive) worker = new Worker(program);
+    return worker;
+  };
+  return {
+    async check(question, signal) {
+      const release = await slots.acquire(signal);
+      try {
+        return await raceAbort((await running()).ask(question), signal);
+      } finally {
+        release();
+      }
+    },
+    async close() {
+      isClosed = true;
+      await worker?.close();
+    },
+  };
+}
+
+type Waiting = { readonly resolve: (verdict: MathVerdict) => void; readonly reject: (error: FloeError) => void };
+
+class Worker {
+  isAlive = true;
+  private readonly child: ChildProcess;
+  private readonly waiting = new Map<number, Waiting>();
+  private readonly ended: Promise<void>;
+  private nextId = 0;
+  private errorOutput = '';
+
+  constructor(python: string) {
+    const limits = [String(COMPARISON_SECONDS), String(COMPARISON_MB)];
+    this.child = spawn(python, ['-I', '-c', WORKER_SOURCE, ...limits], {
+      env: { PATH: process.env.PATH, LANG: 'C.UTF-8' },
+      cwd: '/',
+      stdio: ['pipe', 'pipe', 'pipe'],
+      // As the leader of a process group, the worker can be killed together with the comparisons that it runs.
+      detached: true,
+    });
+    this.child.stderr?.on('data', (chunk: Buffer) => {
+      this.errorOutput = (this.errorOutput + chunk.toString()).slice(-STDERR_CHARS);
+    });
+    this.child.stdin?.on('error', () => {});
+    if (this.child.stdout !== null) createInterface(this.child.stdout).on('line', (line) => this.receive(line));
+    this.ended = new Promise((resolve) => {
+      const end = (reason: string): void => {
+        this.fail(reason);
+        resolve();
+      };
+      this.child.once('error', (error) => end(error.message));
+      this.child.once('close', (code, signal) => end(this.errorOutput.trim() || `it ended with ${signal ?? code}`));
+    });
+  }
+
+  ask(question: MathQuestion): Promise<MathVerdict> {
+    return new Promise((resolve, reject) => {
+      const id = this.nextId++;
+      this.waiting.set(id, { resolve, reject });
+      this.child.stdin?.write(`${JSON.stringify({ id, ...question })}\n`);
+    });
+  }
+
+  async close(): Promise<void> {
+    this.kill();
+    await this.ended;
+  }
+
+  private kill(): void {
+    try {
+      if (this.child.pid !== undefined) process.kill(-this.child.pid, 'SIGKILL');
+    } catch {
+      // `kill` fails when all processes of the worker's group have already ended.
+    }
+  }
+
+  private receive(line: string): void {
+    const reply = parseReply(line);
+    if (reply === null) this.fail(`it printed ${line.slice(0, STDERR_CHARS)}`);
+    else if ('id' in reply) {
+      this.waiting.get(reply.id)?.resolve(reply.verdict);
+      this.waiting.delete(reply.id);
+    }
+  }
+
+  private fail(reason: string): void {
+    this.isAlive = false;
+    this.kill();
+    const error = new FloeError('evaluator_failed', `answer: the process of math-verify failed: ${reason}`);
+    for (const { reject } of this.waiting.values()) reject(error);
+    this.waiting.clear();
+  }
+}
+
+function parseReply(line: string): z.infer<typeof replySchema> | null {
+  try {
+    return replySchema.parse(JSON.parse(line));
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,103 @@
+/**
+ * `floe/plugins`: what authors of agents, environments, tools, builders, evaluators, harnesses and runtimes need. floe's own are written with
+ * the same types and functions.
+ */
+
+export type { AskOptions, Conversation, ForkOptions, Model, ModelRequest, Turn } from '@floe-rl/agents';
+export {
+  type AgentDefinition,
+  AgentRunner,
+  type AnyTool,
+  type Box,
+  type ChatCompletion,
+  defineAgent,
+  defineEnvironment,
+  defineHandler,
+  defineTool,
+  defineToolset,
+  type Environment,
+  type EnvironmentDefinition,
+  type Episode,
+  type EpisodeLimits,
+  type EpisodeResult,
+  GEMRunner,
+  type HandlerDefinition,
+  type HandlerEvaluation,
+  type HandlerJob,
+  type HandlerResult,
+  type HandlerStage,
+  type HttpModel,
+  type HttpModelOptions,
+  httpModel,
+  type JobResult,
+  type LoopOptions,
+  mainConversation,
+  type Observation,
+  type OpenToolset,
+  openToolset,
+  type PerfectPlay,
+  type PlayOptions,
+  playEnvironment,
+  pushInstruction,
+  type ReplyReward,
+  runLoop,
+  type StepResult,
+  type Tool,
+  ToolCallRunner,
+  type ToolContexts,
+  ToolError,
+  type ToolResult,
+  type ToolsetContext,
+  type ToolsetDefinition,
+} from '@floe-rl/agents';
+export type {
+  Builder,
+  BuilderKit,
+  BuilderModule,
+  BuildResult,
+  BuiltTrace,
+  Completion,
+  Credit,
+  GraphNode,
+  StepPosition,
+  TokenGraph,
+  TrainedSpan,
+} from '@floe-rl/capture';
+export type { FloeError } from '@floe-rl/core';
+export type { BatchFilter, FilteredGroup } from '@floe-rl/core/protocol';
+export type {
+  EvaluatedSession,
+  Evaluation,
+  EvaluationContext,
+  Evaluator,
+  EvaluatorKit,
+  EvaluatorModule,
+  PostRunChange,
+  PostRunEvent,
+  PostRunModule,
+  TraceView,
+} from '@floe-rl/evaluators';
+export type {
+  AgentFeature,
+  HarnessAdapter,
+  HarnessInstall,
+  HarnessReport,
+  HarnessVerdict,
+  Launch,
+  LaunchContext,
+} from '@floe-rl/node';
+export { defineHarness, type HarnessDefinition } from '@floe-rl/node';
+export type {
+  ExecRequest,
+  ExecResult,
+  KillReason,
+  Runtime,
+  RuntimeDescription,
+  RuntimePaths,
+  RuntimeProblem,
+  RuntimeProvider,
+  RuntimeTools,
+  SandboxFile,
+  StartRequest,
+  ToolProcess,
+} from '@floe-rl/sandbox';

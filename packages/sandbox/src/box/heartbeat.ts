@@ -1,0 +1,70 @@
+import type { Clock } from '@floe-rl/core';
+import type { BoxConnection } from './connection.ts';
+
+/** Interval in milliseconds of the checks whether a box server that owes an answer shows a sign of life. */
+const CHECK_MS = 3_000;
+/** Number of checks in a row without a sign of life after which the box server counts as stopped. */
+const MAX_SILENT_CHECKS = 5;
+
+/**
+ * Detects a box server that is stopped, while answers of it are awaited. It counts checks instead of time, so that a gateway that was itself
+ * suspended does not blame the box server.
+ */
+export class Heartbeat {
+  private readonly clock: Clock;
+  private readonly connection: BoxConnection;
+  private readonly onSilent: (seconds: number) => void;
+  private awaited = 0;
+  private isAsked = false;
+  private seenBytes = 0;
+  private silentChecks = 0;
+  private cancel = (): void => {};
+
+  /** `onSilent` is called with the approximate length of the silence in seconds. */
+  constructor(clock: Clock, connection: BoxConnection, onSilent: (seconds: number) => void) {
+    this.clock = clock;
+    this.connection = connection;
+    this.onSilent = onSilent;
+  }
+
+  /** Checks the box server until `answer` settles, and settles as it does. */
+  async during<T>(answer: Promise<T>): Promise<T> {
+    this.awaited += 1;
+    if (this.awaited === 1) {
+      this.silentChecks = 0;
+      this.seenBytes = this.connection.receivedBytes;
+      this.schedule();
+    }
+    try {
+      return await answer;
+    } finally {
+      this.awaited -= 1;
+      if (this.awaited === 0) this.cancel();
+    }
+  }
+
+  private schedule(): void {
+    this.cancel = this.clock.schedule(CHECK_MS, () => this.check());
+  }
+
+  private check(): void {
+    const { receivedBytes, hasEnded } = this.connection;
+    if (hasEnded) return;
+    // Any byte is a sign of life, because a long answer delays the one to the ping. The connection limits the time of each message.
+    if (receivedBytes !== this.seenBytes) this.silentChecks = 0;
+    else if (this.isAsked) this.silentChecks += 1;
+    this.seenBytes = receivedBytes;
+    if (this.silentChecks >= MAX_SILENT_CHECKS) {
+      this.onSilent((CHECK_MS * this.silentChecks) / 1000);
+      return;
+    }
+    if (!this.isAsked) void this.ask();
+    this.schedule();
+  }
+
+  private async ask(): Promise<void> {
+    this.isAsked = true;
+    await this.connection.askTools({ type: 'tool_ping' }).catch(() => {});
+    this.isAsked = false;
+  }
+}

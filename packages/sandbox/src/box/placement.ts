@@ -1,0 +1,150 @@
+import { readlinkSync } from 'node:fs';
+import { basename, dirname } from 'node:path';
+import { parseAs, parseJson } from '@floe-rl/core';
+import { z } from 'zod';
+import type { RuntimePaths, StartRequest } from '../api/runtime.ts';
+import { AGENT_HOME } from '../backends/bubblewrap/host.ts';
+import { copySandboxPrograms, type SandboxPrograms } from '../backends/sandbox-programs.ts';
+import { EGRESS_PORT, PROXY_PORT } from '../workspace/environment.ts';
+import { type BoxConnection, requireDone } from './connection.ts';
+import type { FileOwner } from './messages.ts';
+import type { UserIds } from './ownership.ts';
+import type { BoxServerOptions } from './server.ts';
+import { BOX_NODE_FLAGS } from './tool-server.ts';
+
+/*
+ * Where the box server and its files are in a sandbox of which it is the main program.
+ */
+
+/** Path in the sandbox of floe's programs and of the Node that runs them. */
+const PROGRAMS_DIR = '/.floe/programs';
+const NODE_PATH = '/.floe/node';
+/** Path in the sandbox of the directory with the sockets of the gateway. */
+const SOCKETS_DIR = '/.floe/sockets';
+/** Paths in the sandbox of the directories with the sockets of the session's model proxy and of the egress proxy. */
+const PROXY_DIR = '/.floe/proxy';
+const EGRESS_DIR = '/.floe/egress';
+/** Name of the box server's socket in the directory of the sockets. */
+export const BOX_SOCKET = 'box.sock';
+
+const variablesSchema = z.record(z.string(), z.string());
+
+/**
+ * Capabilities of root in a sandbox: those with which package managers and test suites can change owners and permissions of files and become
+ * other users. `SYS_PTRACE` lets the box server recognize the processes of other users.
+ */
+export const ROOT_CAPABILITIES = [
+  'CHOWN',
+  'DAC_OVERRIDE',
+  'FOWNER',
+  'FSETID',
+  'KILL',
+  'SETGID',
+  'SETUID',
+  'SYS_PTRACE',
+];
+
+/** The programs of floe in a sandbox: the box server, the MCP server, and the one that operates a browser. */
+export type BoxPrograms = SandboxPrograms<'box' | 'mcp' | 'browser'>;
+
+/** Copies the programs to the directory `dir`, which is mounted in sandboxes. */
+export function copyBoxPrograms(dir: string): Promise<BoxPrograms> {
+  return copySandboxPrograms(dir, {
+    box: 'box/server.js',
+    mcp: 'box/mcp-server.js',
+    browser: 'box/browser/program.js',
+  });
+}
+
+/** Returns the command that starts the box server. */
+export function boxServerCommand(
+  programs: BoxPrograms,
+  { proxy, egressSocket = null }: Pick<StartRequest, 'proxy' | 'egressSocket'>,
+  more: Partial<Pick<BoxServerOptions, 'reportsEnvironment' | 'user'>> = {},
+): string[] {
+  const server: BoxServerOptions = {
+    socketPath: `${SOCKETS_DIR}/${BOX_SOCKET}`,
+    forwards: [
+      ...(proxy === null ? [] : [{ port: PROXY_PORT, socketPath: `${PROXY_DIR}/${basename(proxy.socketPath)}` }]),
+      ...(egressSocket === null ? [] : [{ port: EGRESS_PORT, socketPath: `${EGRESS_DIR}/${basename(egressSocket)}` }]),
+    ],
+    user: null,
+    gatewayPidNamespace: readlinkSync('/proc/self/ns/pid'),
+    toolRoot: null,
+    ...more,
+  };
+  return [...programArgv(programs, 'box'), JSON.stringify(server)];
+}
+
+/** Returns the command that starts a box server for the tools of one user, with the socket `name` in the directory of the sockets. */
+export function toolServerCommand(programs: BoxPrograms, name: string): string[] {
+  const server: BoxServerOptions = {
+    ...{ socketPath: `${SOCKETS_DIR}/${name}`, forwards: [], user: null, toolRoot: null },
+    // Processes of other users share the pid namespace.
+    gatewayPidNamespace: null,
+  };
+  return [...programArgv(programs, 'box'), JSON.stringify(server)];
+}
+
+/** Returns the command line of the MCP server in a sandbox. */
+export function mcpCommand(programs: BoxPrograms): string[] {
+  return programArgv(programs, 'mcp');
+}
+
+function programArgv({ loader, paths }: BoxPrograms, name: 'box' | 'mcp'): string[] {
+  const load = loader === null ? [] : [`${PROGRAMS_DIR}/${loader}`, '--library-path', PROGRAMS_DIR];
+  return [...load, NODE_PATH, ...BOX_NODE_FLAGS, `${PROGRAMS_DIR}/${paths[name]}`];
+}
+
+/** Returns the read-only mounts of a sandbox, as pairs of a host path and a path in the sandbox. `dir` contains the box server's socket. */
+export function boxMounts(
+  dir: string,
+  programs: BoxPrograms,
+  { proxy, egressSocket = null, readOnlyMounts }: StartRequest,
+): (readonly [string, string])[] {
+  const sockets: (readonly [string | undefined, string])[] = [
+    [proxy?.socketPath, PROXY_DIR],
+    [egressSocket ?? undefined, EGRESS_DIR],
+  ];
+  return [
+    [programs.dir, PROGRAMS_DIR],
+    [process.execPath, NODE_PATH],
+    [dir, SOCKETS_DIR],
+    ...sockets.flatMap(([path, target]) => (path === undefined ? [] : [[dirname(path), target] as const])),
+    ...readOnlyMounts.map(({ hostPath, sandboxPath }) => [hostPath, sandboxPath] as const),
+  ];
+}
+
+/**
+ * Returns the variables for commands of root in a sandbox with another user, as {@link rootVariables} does. The directories of the user must
+ * exist already, because a missing one can be anybody's later.
+ */
+export async function askRootVariables(
+  connection: BoxConnection,
+  { uid, gid }: UserIds,
+  variables: Readonly<Record<string, string>>,
+): Promise<Record<string, string>> {
+  const answer = await connection.askFiles({ type: 'root_variables', user: { uid, gid }, variables });
+  requireDone(answer, 'the variables of root');
+  return parseAs(variablesSchema, parseJson(answer.content), 'the variables of root');
+}
+
+/**
+ * Creates the directories that floe uses in a sandbox where they are missing, and returns their paths. They belong to `owner`, except for a
+ * workdir of the image. An owner can reach the read-only mounts, which can be in a directory of root.
+ */
+export async function createPaths(
+  connection: BoxConnection,
+  { spec, readOnlyMounts }: Pick<StartRequest, 'spec' | 'readOnlyMounts'>,
+  owner: FileOwner = null,
+): Promise<RuntimePaths> {
+  const paths = { workdir: spec.workdir, home: AGENT_HOME, artifacts: '/artifacts', logs: '/logs' };
+  for (const path of Object.values(paths)) {
+    const adopts = path !== spec.workdir;
+    requireDone(await connection.askFiles({ type: 'create_directory', path, mode: 0o755, owner, adopts }), path);
+  }
+  for (const { sandboxPath: path } of owner === null ? [] : readOnlyMounts) {
+    requireDone(await connection.askFiles({ type: 'make_reachable', path }), path);
+  }
+  return paths;
+}

@@ -1,0 +1,92 @@
+import {
+  abortAfter,
+  type Backoff,
+  backoffMs,
+  FloeError,
+  GatheredBytes,
+  MIB,
+  parseJson,
+  sleep,
+  systemClock,
+} from '@floe-rl/core';
+import { request } from 'undici';
+
+/** Time limit of one attempt in milliseconds. */
+const TIMEOUT_MS = 30_000;
+/** Number of attempts when the service does not answer, is overloaded or fails. */
+const ATTEMPTS = 4;
+const BACKOFF: Backoff = { baseMs: 250, maxMs: 4_000 };
+const MAX_REPLY_BYTES = 64 * MIB;
+const MAX_VALUES = 20_000_000;
+/** Characters of a reply that an error message quotes. */
+const QUOTED_CHARS = 200;
+
+/** A service that answers JSON with JSON. */
+export type JsonService = {
+  readonly url: string;
+  /** Sent as a bearer token; `null` for none. */
+  readonly key: string | null;
+  /** What it is, for messages, such as `the search service`. */
+  readonly name: string;
+};
+
+/**
+ * Posts JSON and returns the parsed answer. Attempts that fail for a reason that may pass are repeated. Rejects with `peer_unreachable` when
+ * all attempts fail, with `bad_request` for an answer that refuses the request, or with the reason of `signal`.
+ */
+export async function postJson(service: JsonService, body: object, signal: AbortSignal): Promise<unknown> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await postOnce(service, JSON.stringify(body), signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      const mayPass = !FloeError.is(error) || error.retryable;
+      if (mayPass && attempt < ATTEMPTS) await sleep(systemClock, backoffMs(BACKOFF, attempt), signal);
+      else throw FloeError.is(error) ? error : unreachable(service, (error as Error).message, error);
+    }
+  }
+}
+
+async function postOnce(service: JsonService, body: string, parent: AbortSignal): Promise<unknown> {
+  const { url, key, name } = service;
+  const late = (): FloeError => unreachable(service, `it did not answer within ${TIMEOUT_MS / 1000} s`);
+  const { signal, release } = abortAfter(systemClock, TIMEOUT_MS, late, parent);
+  try {
+    const authorization = key === null ? {} : { authorization: `Bearer ${key}` };
+    const reply = await request(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', ...authorization },
+      body,
+      signal,
+    });
+    const text = await bodyText(reply.body, service);
+    const status = reply.statusCode;
+    if (status >= 200 && status < 300) return parseJson(text, MAX_VALUES);
+    const quoted = `status ${status}: ${text.slice(0, QUOTED_CHARS)}`;
+    if (status === 400 || status === 422) throw new FloeError('bad_request', `${name} refused the request, ${quoted}`);
+    if (status === 429 || status >= 500) throw unreachable(service, quoted);
+    throw new FloeError('setup_failed', `${name} at ${url} refused the request, ${quoted}`, { url, status });
+  } finally {
+    release();
+  }
+}
+
+async function bodyText(body: AsyncIterable<Buffer>, { name }: JsonService): Promise<string> {
+  const gathered = new GatheredBytes(MAX_REPLY_BYTES);
+  let bytes = 0;
+  for await (const chunk of body) {
+    bytes += chunk.length;
+    if (bytes > MAX_REPLY_BYTES) throw new FloeError('bad_request', `${name}: its answer is too large`);
+    gathered.add(chunk);
+  }
+  return gathered.take().toString('utf8');
+}
+
+function unreachable({ url, name }: JsonService, reason: string, cause?: unknown): FloeError {
+  return new FloeError('peer_unreachable', `${name} at ${url} cannot be used: ${reason}`, { url }, cause);
+}
+
+/** Returns the error for an answer of a service that has another form than expected. */
+export function unreadable({ url, name }: JsonService, problem: string): FloeError {
+  return new FloeError('setup_failed', `${name} at ${url} gave an answer of another form: ${problem}`, { url });
+}

@@ -1,0 +1,15 @@
+/** What other packages use of `@floe-rl/server`. */
+export { type RolloutConfigInput, roleSchema, rolloutConfigSchema } from './rollout/config.ts';
+export type { TokenTexts } from './rollout/context.ts';
+export type { ListenerUrls } from './rollout/http/listeners.ts';
+export { type RecordedSession, storeRecorded } from './rollout/recorded.ts';
+export { createRolloutServer } from './rollout/server.ts';
+export {
+  type BlobRef,
+  type BlobStore,
+  type OpenStore,
+  openStore,
+  SqliteStore,
+  type Store,
+  type StoreLocation,
+} from './store/index.ts';

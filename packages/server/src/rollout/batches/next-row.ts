@@ -1,0 +1,168 @@
+import type { BatchStreamRequest } from '@floe-rl/core/schema';
+import type { BatchStreamRow, StoreTables } from '../../store/index.ts';
+import type { Transaction } from '../transaction.ts';
+import { computedRow, isEndless } from './computed-rows.ts';
+import { planEpoch } from './curriculum.ts';
+import type { EpochPlans } from './epoch-plans.ts';
+import type { RowFields } from './task-template.ts';
+
+/** A row that is sampled next. */
+export type NextRow = {
+  readonly rowIndex: number;
+  readonly fields: RowFields;
+  readonly epoch: number;
+  /** Number of groups of this visit of the row that failed because of the infrastructure. */
+  readonly tries: number;
+};
+
+/** Where in its rows a stream is: the fields of its row that {@link nextRow} advances. */
+export type Position = Pick<BatchStreamRow, 'epoch' | 'position'>;
+
+/** Returns the number of passes over the rows; `null` for no limit. */
+function epochLimit({ purpose, order, source }: BatchStreamRequest): number | null {
+  if (isEndless(source)) return null;
+  return purpose === 'evaluate' ? 1 : order.epochs;
+}
+
+/**
+ * Returns the next row of a stream with the position after it: first the rows of groups that must be started once more, then the rows of the
+ * epoch. `row` is `null` when there is none at present. The caller holds the stream's lock, and stores the position.
+ */
+export async function nextRow(
+  { tables, context }: Transaction,
+  stream: BatchStreamRow,
+  request: BatchStreamRequest,
+): Promise<{ readonly row: NextRow | null; readonly position: Position }> {
+  const { batches } = tables;
+  const { batch_id: batchId } = stream;
+  const repeated = await batches.groupToRepeat(batchId);
+  if (repeated !== undefined) {
+    await batches.updateGroup(batchId, repeated.group_no, { repeat: 0 });
+    const { row_index: rowIndex, epoch, tries } = repeated;
+    const fields = await fieldsOf(tables, request, batchId, rowIndex);
+    // A group that became too old did not fail: its row has all tries left.
+    const tried = repeated.state === 'rejected' ? tries + 1 : tries;
+    return { row: { rowIndex, fields: fields ?? {}, epoch, tries: tried }, position: stream };
+  }
+  const limit = epochLimit(request);
+  let { epoch, position } = stream;
+  // At most two passes: the rest of this epoch, and the beginning of the next one.
+  for (let passes = 0; passes < 2; ) {
+    if (limit !== null && epoch >= limit) break;
+    const plan = await planOf(tables, stream, request, { epoch, position }, context.epochPlans);
+    const length = isEndless(request.source) ? Number.POSITIVE_INFINITY : (plan?.length ?? stream.row_count);
+    if (length === 0) break;
+    while (position < length) {
+      const rowIndex = plan?.[position] ?? position;
+      position += 1;
+      const fields = await fieldsOf(tables, request, batchId, rowIndex);
+      if (fields !== null) return { row: { rowIndex, fields, epoch, tries: 0 }, position: { epoch, position } };
+    }
+    if (stream.rows_complete === 0) break;
+    epoch += 1;
+    position = 0;
+    passes += 1;
+  }
+  return { row: null, position: { epoch, position } };
+}
+
+/** Returns the fields of a row; `null` for a row that is not sampled, because it does not fit the template or is retired. */
+async function fieldsOf(
+  tables: StoreTables,
+  { source }: BatchStreamRequest,
+  batchId: string,
+  rowIndex: number,
+): Promise<RowFields | null> {
+  const computed = computedRow(source, rowIndex);
+  if (computed !== null) return computed;
+  const row = await tables.batches.row(batchId, rowIndex);
+  if (row === undefined || row.problem !== null || row.retired === 1) return null;
+  return JSON.parse(row.fields) as RowFields;
+}
+
+/**
+ * Returns the planned rows of an epoch; `undefined` when they are taken in the order in which they were added, which is so while the source
+ * may still have further rows. The plan is made and stored when the epoch begins.
+ */
+async function planOf(
+  tables: StoreTables,
+  stream: BatchStreamRow,
+  { order, accept, purpose, source }: BatchStreamRequest,
+  { epoch, position }: Position,
+  plans: EpochPlans,
+): Promise<readonly number[] | undefined> {
+  if (isEndless(source) || purpose === 'evaluate') return undefined;
+  const { batch_id: batchId, rows_complete: isComplete } = stream;
+  const cached = plans.get(planKey(stream, epoch));
+  if (cached !== undefined) return cached;
+  const stored = await tables.batches.plan(batchId, epoch);
+  if (stored !== undefined) return JSON.parse(stored) as number[];
+  if (position > 0 || isComplete === 0) return undefined;
+  const rows = await tables.batches.histories(batchId);
+  const histories = rows.map(({ row_index, last_epoch, mean_reward, last_result }) => ({
+    rowIndex: row_index,
+    lastEpoch: last_epoch,
+    meanReward: mean_reward,
+    lastResult: last_result,
+  }));
+  const plan = planEpoch(histories, epoch, order, accept.resolved_reward);
+  await tables.batches.putPlan(batchId, epoch, JSON.stringify(plan));
+  return plan;
+}
+
+/** Returns the key of a remembered plan. It has the time of creation, because a removed stream's id may be used for another stream. */
+function planKey({ batch_id: batchId, created_at: createdAt }: BatchStreamRow, epoch: number): string {
+  return `${batchId}/${createdAt}/${epoch}`;
+}
+
+/**
+ * Remembers the stored plan of a stream's epoch. It is called outside transactions that write, because a plan that is rolled back must not be
+ * remembered: another server might store a different one.
+ */
+export async function rememberPlan(tables: StoreTables, stream: BatchStreamRow, plans: EpochPlans): Promise<void> {
+  const key = planKey(stream, stream.epoch);
+  if (plans.has(key)) return;
+  const stored = await tables.batches.plan(stream.batch_id, stream.epoch);
+  if (stored !== undefined) plans.set(key, JSON.parse(stored) as number[]);
+}
+
+/** Whether a stream may have a row to sample. `false` is certain: its last epoch has ended, and no group must be started once more. */
+export async function mayHaveRows(
+  tables: StoreTables,
+  stream: BatchStreamRow,
+  request: BatchStreamRequest,
+): Promise<boolean> {
+  const limit = epochLimit(request);
+  if (limit === null || stream.epoch < limit) return true;
+  return (await tables.batches.groupToRepeat(stream.batch_id)) !== undefined;
+}
+
+/** Whether a stream will have no further batch: it was ended, or all its rows were sampled and all its groups are in batches or rejected. */
+export async function isDone(
+  tables: StoreTables,
+  stream: BatchStreamRow,
+  request: BatchStreamRequest,
+): Promise<boolean> {
+  if (stream.status === 'ended') return true;
+  if (!(await isSampled(tables, stream, request))) return false;
+  return (await tables.batches.sizeOf(stream.batch_id, 'ready')).groups === 0;
+}
+
+/**
+ * Whether all rows of a stream were sampled and none of its groups runs, so that no further group becomes ready. The caller reads one state of
+ * the store, or holds the stream's lock.
+ */
+export async function isSampled(
+  tables: StoreTables,
+  stream: BatchStreamRow,
+  request: BatchStreamRequest,
+): Promise<boolean> {
+  if (stream.rows_complete === 0) return false;
+  const { batch_id: batchId, epoch } = stream;
+  // Running groups are counted first, because the end of a group on another server may cause a repetition or retire a row.
+  if ((await tables.batches.sizeOf(batchId, 'running')).groups > 0) return false;
+  const limit = epochLimit(request);
+  const rows = await tables.batches.countUnsampledRows(batchId);
+  const hasRows = (limit === null || epoch < limit) && rows.invalid + rows.retired < stream.row_count;
+  return !hasRows && (await tables.batches.groupToRepeat(batchId)) === undefined;
+}

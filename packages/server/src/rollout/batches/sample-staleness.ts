@@ -1,0 +1,57 @@
+import { policyStep } from '@floe-rl/core/protocol';
+import type { BatchStaleness } from '@floe-rl/core/schema';
+import type { BatchGroupRow, StoreTables } from '../../store/index.ts';
+import type { RolloutContext } from '../context.ts';
+import { streamRequest, unknownStream } from './stream-request.ts';
+
+/** Number of tasks whose facts one statement reads. */
+const TASKS_PER_READ = 500;
+/** Name under which samples are counted whose policy version names no step. */
+const UNKNOWN = 'unknown';
+
+/**
+ * Returns, for the task of each group, the number of usable samples by their staleness as JSON text: the policy steps from the version of their
+ * first token to `step`, at which the batch is handed out; `null` when the trainer has named none.
+ */
+export async function sampleStaleness(
+  { facts }: StoreTables,
+  groups: readonly BatchGroupRow[],
+  step: number | null,
+): Promise<ReadonlyMap<string, string>> {
+  const counts = new Map(groups.map(({ task_id }) => [task_id, new Map<string, number>()]));
+  const ids = [...counts.keys()];
+  for (let from = 0; from < ids.length; from += TASKS_PER_READ) {
+    const values = { task_id: ids.slice(from, from + TASKS_PER_READ) };
+    const filter = { values, ranges: {}, usable: true, sinceMs: null, untilMs: null };
+    const rows = await facts.list(filter, { by: 'fact_no', descending: false }, null, Number.MAX_SAFE_INTEGER);
+    for (const { task_id, first_version: version } of rows) {
+      const sampled = version === null ? null : policyStep(version);
+      const staleness = step === null || sampled === null ? UNKNOWN : String(step - sampled);
+      const ofTask = counts.get(task_id);
+      ofTask?.set(staleness, (ofTask.get(staleness) ?? 0) + 1);
+    }
+  }
+  return new Map([...counts].map(([id, ofTask]) => [id, JSON.stringify(Object.fromEntries(ofTask))]));
+}
+
+/** Returns the staleness of the samples in the newest batches of a stream, newest first. Throws `not_found` for an unknown stream. */
+export async function readStaleness(context: RolloutContext, batchId: string, limit: number): Promise<BatchStaleness> {
+  return context.store.read(async ({ batches }) => {
+    const stream = await batches.stream(batchId);
+    if (stream === undefined) throw unknownStream(batchId);
+    const { purpose, max_staleness: bound } = streamRequest(stream);
+    const { last_batch: last } = stream;
+    const groups = await batches.groupsOfBatches(batchId, Math.max(0, last - limit), last);
+    const counts = new Map<number, Record<string, number>>();
+    for (const { batch_no: batch, staleness } of groups) {
+      if (batch === null || staleness === null) continue;
+      const ofBatch = counts.get(batch) ?? {};
+      counts.set(batch, ofBatch);
+      for (const [steps, count] of Object.entries(JSON.parse(staleness) as Record<string, number>)) {
+        ofBatch[steps] = (ofBatch[steps] ?? 0) + count;
+      }
+    }
+    const shown = [...counts].sort(([a], [b]) => b - a).map(([batch, samples]) => ({ batch, samples }));
+    return { batch_id: batchId, max_staleness: purpose === 'train' ? bound : null, batches: shown };
+  });
+}

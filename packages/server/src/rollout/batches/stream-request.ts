@@ -1,0 +1,25 @@
+import { FloeError } from '@floe-rl/core';
+import type { BatchStreamRequest } from '@floe-rl/core/schema';
+import type { BatchStreamRow } from '../../store/index.ts';
+
+/** Returns the stored request of a stream. It was checked before it was stored. */
+export function streamRequest(stream: Pick<BatchStreamRow, 'request'>): BatchStreamRequest {
+  return JSON.parse(stream.request) as BatchStreamRequest;
+}
+
+/** Returns the size of the batch for which the trainer waits; 0 when it waits for none. */
+export function waitedSize(stream: BatchStreamRow): number {
+  return stream.requested_batch > stream.last_batch ? stream.requested_size : 0;
+}
+
+/** Maximum length of a stored message in characters. */
+const MAX_MESSAGE_CHARS = 1_000;
+
+/** Returns an error message as a text that every database can store: PostgreSQL stores no NUL, which messages about foreign JSON may quote. */
+export function storedMessage(message: string): string {
+  return message.replace(/\p{Cc}/gu, ' ').slice(0, MAX_MESSAGE_CHARS);
+}
+
+export function unknownStream(batchId: string): FloeError {
+  return new FloeError('not_found', `there is no batch stream ${batchId}`, { batch_id: batchId });
+}

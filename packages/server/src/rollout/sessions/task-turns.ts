@@ -1,0 +1,25 @@
+import { Semaphore } from '@floe-rl/core';
+
+/** Deliveries of one task in progress at the same time: one that holds the lock on the task's row, and one that waits for the lock. */
+const PER_TASK = 2;
+
+/**
+ * Lets the deliveries of a task take turns. Each of them locks the task's row, so one after the other is stored anyway. Without turns, a
+ * task of many samples that end together would take all connections to the database, and all other requests would wait for these.
+ */
+export class TaskTurns {
+  private readonly turns = new Map<string, Semaphore>();
+
+  /** Runs `work` when it is its turn among the work for the same task, and resolves to its value. */
+  async run<T>(taskId: string, work: () => Promise<T>): Promise<T> {
+    const turn = this.turns.get(taskId) ?? new Semaphore(PER_TASK);
+    this.turns.set(taskId, turn);
+    const release = await turn.acquire();
+    try {
+      return await work();
+    } finally {
+      release();
+      if (turn.inUse === 0) this.turns.delete(taskId);
+    }
+  }
+}
