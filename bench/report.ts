@@ -8,7 +8,7 @@ export type Machine = {
   readonly cores: number;
   readonly memory_gib: number;
   readonly node: string;
-  /** Short hash of the commit. `+changes` is appended when `src/` contains uncommitted changes. */
+  /** Short hash of the commit. `+changes` is appended when `packages/` contains uncommitted changes. */
   readonly commit: string;
 };
 
@@ -26,7 +26,7 @@ export function machine(): Machine {
 function commit(): string {
   try {
     const head = execFileSync('git', ['rev-parse', '--short', 'HEAD'], { encoding: 'utf8' }).trim();
-    const changes = execFileSync('git', ['status', '--porcelain', 'src'], { encoding: 'utf8' });
+    const changes = execFileSync('git', ['status', '--porcelain', 'packages'], { encoding: 'utf8' });
     return changes === '' ? head : `${head}+changes`;
   } catch {
     // git fails when the files are not in a git checkout.

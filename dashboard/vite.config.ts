@@ -1,11 +1,11 @@
 import { defineConfig } from 'vite';
 
-/** Builds the page into `dist/dashboard` of the package floe. All addresses are relative, so that it works below any path. */
+/** Builds the page into `dist/dashboard` of the package server. All addresses are relative, so that it works below any path. */
 export default defineConfig({
   base: './',
   oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
   build: {
-    outDir: '../dist/dashboard',
+    outDir: '../packages/server/dist/dashboard',
     emptyOutDir: true,
     target: 'es2022',
     modulePreload: { polyfill: false },

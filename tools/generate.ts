@@ -61,7 +61,8 @@ function runtimesPage(): string {
   });
   const table = ['| Call | Error | Reason |', '|---|---|---|', ...rows].join('\n');
   const page = readFileSync(join(ROOT, 'docs/runtimes.md'), 'utf8');
-  const section = /(<!-- Generated from src\/runtimes\/denied-calls\.ts .*? -->\n).*?(<!-- End -->)/s;
+  const section =
+    /(<!-- Generated from packages\/sandbox\/src\/backends\/denied-calls\.ts .*? -->\n).*?(<!-- End -->)/s;
   if (!section.test(page)) throw new Error('docs/runtimes.md has no place for the table of denied calls');
   return page.replace(section, (_, start: string, end: string) => `${start}\n${table}\n\n${end}`);
 }

@@ -1,22 +1,23 @@
-// Checks the rules that biome and knip do not cover: which folder of src/ may import which, file sizes, calls that read the clock or random
+// Checks the rules that biome and knip do not cover: which package and folder may import which, file sizes, calls that read the clock or random
 // numbers, assertions that cannot fail, and banned words. Violations lead to exit status 1; banned words only give warnings.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkAssertions } from './lint/assertions.ts';
 import { checkCalls } from './lint/calls.ts';
-import { checkRooms } from './lint/rooms.ts';
-import { checkSizes, sizesOf } from './lint/sizes.ts';
+import { checkCircles, checkImports, readPackages } from './lint/packages.ts';
+import { checkSizes, PRODUCT, sizesOf } from './lint/sizes.ts';
 import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
 import { checkWords } from './lint/words.ts';
 import { repositoryRoot } from './repository.ts';
 
-const FOLDERS = ['src', 'dashboard', 'verify', 'bench', 'tools', 'examples', 'test'];
+const FOLDERS = ['packages', 'dashboard', 'verify', 'bench', 'tools', 'examples', 'test'];
+const LEFT_OUT = ['node_modules', 'dist'];
 
 function sourceFiles(root: string, folder: string): SourceFile[] {
   return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
     const path = `${folder}/${entry.name}`;
-    if (entry.isDirectory()) return entry.name === 'node_modules' ? [] : sourceFiles(root, path);
+    if (entry.isDirectory()) return LEFT_OUT.includes(entry.name) ? [] : sourceFiles(root, path);
     return /\.tsx?$/.test(path) ? [parseSource(path, readFileSync(join(root, path), 'utf8'))] : [];
   });
 }
@@ -29,9 +30,11 @@ const root = repositoryRoot();
 const files = FOLDERS.flatMap((folder) => sourceFiles(root, folder));
 // The lint rules against direct calls of timers and clocks do not apply to tests, which wait for real events and read real clocks, and to
 // the page, which runs in a browser.
-const programs = files.filter(({ path }) => !/^(test|dashboard)\//.test(path));
+const programs = files.filter(({ path }) => !/^(test|dashboard|packages\/[^/]+\/test)\//.test(path));
+const packages = readPackages(root);
 const problems = [
-  ...files.flatMap(checkRooms),
+  ...checkCircles(packages),
+  ...files.flatMap((file) => checkImports(file, packages)),
   ...programs.flatMap(checkCalls),
   ...files.flatMap(checkAssertions),
   ...checkSizes(files),
@@ -41,9 +44,9 @@ const warnings = files.filter(({ path }) => path !== 'tools/lint/words.ts').flat
 
 for (const warning of warnings) print('warning: ', warning);
 for (const problem of problems) print('', problem);
-const product = files.filter(({ path }) => path.startsWith('src/'));
+const product = files.filter(({ path }) => PRODUCT.test(path));
 const { files: count, median, p90, max } = sizesOf(product);
 console.error(
-  `structure: src/ has ${count} files, median ${median}, p90 ${p90}, longest ${max} lines; ${problems.length} problems, ${warnings.length} warnings`,
+  `structure: ${packages.size} packages have ${count} files, median ${median}, p90 ${p90}, longest ${max} lines; ${problems.length} problems, ${warnings.length} warnings`,
 );
 process.exit(problems.length > 0 ? 1 : 0);

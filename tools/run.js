@@ -25,22 +25,46 @@ import { endGroup, lockCheckout } from './install-lock.js';
 const ROOT = dirname(dirname(fileURLToPath(import.meta.url)));
 const MIN_NODE = [20, 19];
 
-/** What ships, compiled from `src/`. */
-const PRODUCT = { name: 'floe', project: 'tsconfig.json', output: 'dist', sources: ['src'] };
-/** The page that a server shows to people. It is bundled into the output of the product. */
+/** A program of this build, with its arguments. @typedef {readonly string[]} Step */
+/**
+ * Something that is compiled. `outputs` are removed first; the first one contains the stamp of the last build. `sources` are files and folders.
+ * @typedef {{ name: string, outputs: readonly string[], sources: readonly string[], steps: readonly Step[] }} Build
+ */
+
+const TSC = join('node_modules', 'typescript', 'bin', 'tsc');
+const PACKAGES = readdirSync(join(ROOT, 'packages')).filter((name) =>
+  existsSync(join(ROOT, 'packages', name, 'package.json')),
+);
+
+/** What ships: the packages, each compiled from its `src/` to its `dist/`. @type {Build} */
+const PRODUCT = {
+  name: 'the packages',
+  outputs: PACKAGES.map((name) => join('packages', name, 'dist')),
+  sources: [
+    'tsconfig.base.json',
+    ...PACKAGES.flatMap((name) =>
+      ['src', 'tsconfig.json', 'package.json'].map((entry) => join('packages', name, entry)),
+    ),
+    join('packages', 'sandbox', 'bundle.js'),
+  ],
+  steps: [[TSC, '-b', join('packages', 'floe')], [join('packages', 'sandbox', 'bundle.js')]],
+};
+/** The page that a server shows to people. It is bundled into the output of the package `server`. @type {Build} */
 const DASHBOARD = {
   name: 'the dashboard',
-  project: 'dashboard/vite.config.ts',
-  output: 'dist/dashboard',
+  outputs: [join('packages', 'server', 'dist', 'dashboard')],
   sources: ['dashboard'],
+  steps: [[join('node_modules', 'vite', 'bin', 'vite.js'), 'build', 'dashboard', '--logLevel', 'error']],
 };
-/** Everything else that runs: tools, benches, verification and examples, with a copy of the product that they import. */
+/** Everything else that runs: tools, benches, verification and examples. @type {Build} */
 const PROGRAMS = {
   name: 'tools, benches and verification',
-  project: 'verify/tsconfig.json',
-  output: '.build',
-  sources: ['src', 'verify', 'bench', 'tools', 'examples'],
+  outputs: ['.build'],
+  sources: ['package.json', 'verify', 'bench', 'tools', 'examples'],
+  steps: [[TSC, '-b', 'verify']],
 };
+/** Outputs of earlier layouts of the repository, which nothing reads any more. */
+const OLD_OUTPUTS = ['dist'];
 
 /** The compiled module of each command that has one; `build` and `start` need the product alone. @type {Record<string, string>} */
 const MODULES = {
@@ -202,52 +226,48 @@ function freeSpaceOf(dir) {
   return `the disk of ${dir} has ${freeMb(dir)} MB free`;
 }
 
-/** The latest modification time in a folder, in Unix milliseconds. @param {string} dir @returns {number} */
-function latestMtimeMs(dir) {
-  const times = readdirSync(dir, { withFileTypes: true }).map((entry) => {
-    const path = join(dir, entry.name);
-    if (!entry.isDirectory()) return statSync(path).mtimeMs;
-    return entry.name === 'node_modules' ? 0 : latestMtimeMs(path);
-  });
-  return Math.max(statSync(dir).mtimeMs, ...times);
+/** The latest modification time of a file, or of anything in a folder, in Unix milliseconds. @param {string} path @returns {number} */
+function latestMtimeMs(path) {
+  const { mtimeMs } = statSync(path);
+  if (!statSync(path).isDirectory()) return mtimeMs;
+  const times = readdirSync(path, { withFileTypes: true }).map((entry) =>
+    entry.name === 'node_modules' ? 0 : latestMtimeMs(join(path, entry.name)),
+  );
+  return Math.max(mtimeMs, ...times);
 }
 
-/** Whether a project was compiled after the last change of its sources. @param {typeof PRODUCT} build */
-function isBuilt({ project, output, sources }) {
-  const stamp = join(ROOT, output, '.stamp');
-  const folders = sources.map((folder) => latestMtimeMs(join(ROOT, folder)));
-  const latest = Math.max(statSync(join(ROOT, project)).mtimeMs, ...folders);
+/** Returns the path of the file that is written after a build. @param {Build} build */
+function stampOf({ outputs }) {
+  return join(ROOT, outputs[0] ?? '', '.stamp');
+}
+
+/** Whether a build ended after the last change of its sources. @param {Build} build */
+function isBuilt(build) {
+  const stamp = stampOf(build);
+  const latest = Math.max(...build.sources.map((path) => latestMtimeMs(join(ROOT, path))));
   return existsSync(stamp) && statSync(stamp).mtimeMs > latest;
 }
 
-/** Returns the program that compiles a project, with its arguments. @param {string} project @returns {string[]} */
-function compilerOf(project) {
-  if (project === DASHBOARD.project) {
-    const vite = join(ROOT, 'node_modules', 'vite', 'bin', 'vite.js');
-    return [vite, 'build', join(ROOT, 'dashboard'), '--logLevel', 'error'];
-  }
-  return [join(ROOT, 'node_modules', 'typescript', 'bin', 'tsc'), '-p', project];
-}
-
-/** @param {Lock} lock @param {typeof PRODUCT} build */
-async function compile(lock, { name, project, output }) {
-  console.error(`▸ compiling ${name}`);
+/** @param {Lock} lock @param {Build} build */
+async function compile(lock, build) {
+  console.error(`▸ compiling ${build.name}`);
   // Removes the compiled form of files that were moved or deleted.
-  rmSync(join(ROOT, output), { recursive: true, force: true });
+  for (const output of build.outputs) rmSync(join(ROOT, output), { recursive: true, force: true });
   const startedAt = new Date();
-  const status = await run(lock, process.execPath, compilerOf(project));
-  if (status !== 0) {
-    console.error(`${name}: compiling failed; ${freeSpaceOf(ROOT)}`);
+  for (const step of build.steps) {
+    const status = await run(lock, process.execPath, [...step]);
+    if (status === 0) continue;
+    console.error(`${build.name}: compiling failed; ${freeSpaceOf(ROOT)}`);
     process.exit(status);
   }
-  mkdirSync(join(ROOT, output), { recursive: true });
-  const stamp = join(ROOT, output, '.stamp');
+  const stamp = stampOf(build);
+  mkdirSync(dirname(stamp), { recursive: true });
   writeFileSync(stamp, '');
   // A source that was changed while the compiler ran may not be in its output, so the next command compiles once more.
   utimesSync(stamp, startedAt, startedAt);
 }
 
-/** Installs and compiles what is missing or out of date. Only one process at a time does so. @param {(typeof PRODUCT)[]} builds */
+/** Installs and compiles what is missing or out of date. Only one process at a time does so. @param {Build[]} builds */
 async function prepare(builds) {
   if (hasPackages() && builds.every(isBuilt)) return;
   const problem = writeProblem(ROOT);
@@ -257,7 +277,8 @@ async function prepare(builds) {
   process.once('exit', lock.release);
   try {
     if (!hasPackages()) await installPackages(lock);
-    // In this order, because compiling the product removes the dashboard, which is in its output.
+    for (const output of OLD_OUTPUTS) rmSync(join(ROOT, output), { recursive: true, force: true });
+    // In this order, because compiling the packages removes the dashboard, which is in the output of one of them.
     for (const build of builds) if (!isBuilt(build)) await compile(lock, build);
   } finally {
     lock.release();
@@ -283,7 +304,8 @@ try {
   fail(`${message}; ${freeSpaceOf(ROOT)}`);
 }
 for (const name of STOP_SIGNALS) process.off(name, stop);
-const main = module === undefined ? join(ROOT, 'dist', 'cli', 'main.js') : join(ROOT, '.build', module);
+const main =
+  module === undefined ? join(ROOT, 'packages', 'floe', 'dist', 'commands', 'main.js') : join(ROOT, '.build', module);
 if (command !== 'build') {
   process.argv = [process.execPath, main, ...(command === 'start' ? ['demo'] : []), ...args];
   await import(pathToFileURL(main).href);

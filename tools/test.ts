@@ -9,7 +9,7 @@ import { runVitest } from './vitest.ts';
 console.error('▸ installing the pinned pi harness, if it is missing');
 // All tests that run the harness pi use this one installation, so that not every test installs pi.
 process.env.FLOE_TEST_HARNESS_DIR ??= harnessDir();
-const main = join(repositoryRoot(), 'dist', 'cli', 'main.js');
+const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 const install = spawnSync(process.execPath, [main, 'harness', 'install', 'pi'], { stdio: 'inherit' });
 if (install.status !== 0) console.error('  pi is not installed: its tests will be skipped');
 process.exit(runVitest(process.argv.slice(2)));

@@ -26,7 +26,7 @@ export function commitOf(root: string, ref: string): string {
 
 /** Returns the paths of a checkout that have uncommitted changes and are compiled into the benches. */
 export function changedFiles(root: string): string[] {
-  const lines = git(root, 'status', '--porcelain', '--', 'src', 'bench', 'verify', 'tools', 'package-lock.json');
+  const lines = git(root, 'status', '--porcelain', '--', 'packages', 'bench', 'verify', 'tools', 'package-lock.json');
   return lines === '' ? [] : lines.split('\n').map((line) => line.trim().replace(/^\S+\s+/, ''));
 }
 

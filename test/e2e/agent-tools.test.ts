@@ -4,9 +4,10 @@ import { join } from 'node:path';
 import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
-const PLUGINS = join(import.meta.dirname, '..', 'agent-host', 'plugins');
+const PLUGINS = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins');
 const LOG = join(mkdtempSync(join(tmpdir(), 'floe-kept-')), 'log');
 
 const call = (tool: string, args: object = {}) => [{ call: { tool, arguments: args } }];

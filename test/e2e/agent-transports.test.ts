@@ -4,9 +4,10 @@ import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { checkAgainstLedger, parseScenarios, type SimServer, startSim } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CLI, run } from '../../packages/floe/test/commands/machine.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { startTestStack, type TestStack, workingBackends } from './stack.ts';
 
-const ADDER = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'adder.js');
+const ADDER = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins', 'adder.js');
 const NODE = process.execPath;
 
 const scenarios = parseScenarios(

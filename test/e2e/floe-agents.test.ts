@@ -3,9 +3,10 @@ import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { countdownScenario } from '../../packages/agents/test/host/countdown-scenario.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
-const COUNTDOWN = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'countdown.js');
+const COUNTDOWN = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins', 'countdown.js');
 
 const scenarios = parseScenarios(
   {

@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { GatewayFleet } from './gateway-process.ts';
 import { processesOf } from './processes.ts';
 import { oneCall, workingBackends } from './stack.ts';
@@ -14,7 +15,7 @@ describe('a gateway that is killed while code of a plug-in blocks', () => {
   afterAll(() => fleet.close());
 
   it('leaves a process that does not notice it, which the next gateway ends', { timeout: 240_000 }, async () => {
-    const module = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'countdown.js');
+    const module = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins', 'countdown.js');
     const marker = `floe-test-blocked-${process.pid}`;
     const plugins = { environments: { countdown: module }, blocked_seconds: 600, env: { FLOE_MARK: marker } };
     const config = join(fleet.dir, 'floe.yaml');

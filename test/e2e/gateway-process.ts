@@ -11,7 +11,7 @@ import { type SimServer, startSim } from '@floe-rl/sim';
 import { type RunningServer, startServer } from '#floe/up/stack';
 import { processesOf } from './processes.ts';
 
-const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+const CLI = join(import.meta.dirname, '..', '..', 'packages', 'floe', 'dist', 'commands', 'main.js');
 
 export type GatewayProcess = {
   readonly child: ChildProcess;

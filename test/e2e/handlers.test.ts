@@ -2,10 +2,11 @@ import { join } from 'node:path';
 import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { prorlResult, prorlStatus } from '../../verify/clients/prorl-models.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
-const SUMS = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'sums.js');
+const SUMS = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins', 'sums.js');
 const scenarios = parseScenarios(
   {
     scenarios: [{ name: 'sums', match: { contains: '1 + 2' }, rules: [{ reply: [{ text: '3' }] }] }],

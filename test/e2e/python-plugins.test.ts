@@ -5,9 +5,10 @@ import { parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startNode } from '#floe/up/stack';
 import { countdownScenario } from '../../packages/agents/test/host/countdown-scenario.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
-const path = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'python');
+const path = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins', 'python');
 const scenarios = parseScenarios(
   {
     scenarios: [

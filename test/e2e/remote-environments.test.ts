@@ -3,6 +3,7 @@ import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type SocketServer, startSocketServer } from '../../packages/agents/test/environments/remote/socket-server.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const scenarios = parseScenarios(
@@ -43,7 +44,7 @@ beforeAll(async () => {
       }
     },
   });
-  const runner = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'gem-runner.js');
+  const runner = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins', 'gem-runner.js');
   const plugins = { services: { 'openenv.door': server.url }, agents: { gem_runner: runner } };
   stack = await startTestStack({
     scenarios,

@@ -26,7 +26,7 @@ let stack: TestStack;
 beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), 'floe-guides-'));
   await mkdir(join(dir, 'node_modules'));
-  await symlink(ROOT, join(dir, 'node_modules', 'floe'));
+  await symlink(join(ROOT, 'packages', 'floe'), join(dir, 'node_modules', 'floe'));
   const crossing = { environment: frozenLake, config: { size: 4 }, seed: 3, mark: '' };
   stack = await startTestStack({
     scenarios: parseScenarios(

@@ -24,9 +24,12 @@ kill $slept
 rm node_modules/.writing
 cat >node_modules/typescript/bin/tsc <<'TSC'
 const { mkdirSync, writeFileSync } = require('node:fs');
-mkdirSync('dist/cli', { recursive: true });
-writeFileSync('dist/cli/main.js', 'console.log("started")');
+mkdirSync('packages/floe/dist/commands', { recursive: true });
+writeFileSync('packages/floe/dist/commands/main.js', 'console.log("started")');
 TSC
+mkdir -p node_modules/rolldown
+echo '{"type":"module","exports":"./index.js"}' >node_modules/rolldown/package.json
+echo 'export const build = async () => {};' >node_modules/rolldown/index.js
 mkdir -p node_modules/vite/bin
 : >node_modules/vite/bin/vite.js
 `;

@@ -5,7 +5,13 @@ import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { checkAssertions } from '../../tools/lint/assertions.ts';
 import { checkCalls } from '../../tools/lint/calls.ts';
-import { checkRooms } from '../../tools/lint/rooms.ts';
+import {
+  checkCircles,
+  checkImports,
+  type PackageFacts,
+  type Packages,
+  readPackages,
+} from '../../tools/lint/packages.ts';
 import { checkSizes } from '../../tools/lint/sizes.ts';
 import { parseSource } from '../../tools/lint/source.ts';
 import { checkWords, WORDS } from '../../tools/lint/words.ts';
@@ -83,11 +89,35 @@ describe('regular expressions in toMatchObject', () => {
 });
 
 describe('import rules', () => {
+  const PACKAGES: Packages = new Map([
+    ['@floe-rl/core', facts('core', [], ['@floe-rl/core', '@floe-rl/core/schema', '@floe-rl/core/package.json'])],
+    ['@floe-rl/capture', facts('capture', ['@floe-rl/core'])],
+    ['@floe-rl/server', facts('server', ['@floe-rl/core'])],
+  ]);
+
+  function facts(folder: string, dependencies: string[], entries?: string[]): PackageFacts {
+    return { folder, dependencies, entries: entries ?? [`@floe-rl/${folder}`, `@floe-rl/${folder}/package.json`] };
+  }
+
+  const reported = (path: string, code: string): string[] => messages(checkImports(parseSource(path, code), PACKAGES));
+
   it.each([
-    ['src/core/planted.ts', '../tokens/graph.ts', 'core may not import packages/capture/src/tokens/graph.ts'],
-    ['src/proxy/http/planted.ts', '../../store/store.ts', 'proxy may not import packages/server/src/store/store.ts'],
-    ['src/engines/planted.ts', '../../verify/main.ts', 'engines may not import verify/main.ts'],
-    ['src/evaluators/planted.ts', '../runtimes/spawner.ts', 'evaluators may not import src/runtimes/spawner.ts'],
+    ['packages/capture/src/tokens/planted.ts', '../proxy/http/proxy.ts', 'capture/tokens may not import capture/proxy'],
+    [
+      'packages/capture/src/proxy/planted.ts',
+      '../../../server/src/store/store.ts',
+      'packages/server/src/store/store.ts is outside the package capture; import another package by its name',
+    ],
+    ['packages/capture/src/planted.ts', '../../../verify/main.ts', expect.stringContaining('outside the package')],
+    ['packages/capture/src/a.ts', '@floe-rl/server', expect.stringContaining('not among the dependencies')],
+    [
+      'packages/capture/src/a.ts',
+      '@floe-rl/core/errors',
+      expect.stringContaining('is a deep path; import from @floe-rl/core or @floe-rl/core/schema'),
+    ],
+    ['verify/planted.ts', '@floe-rl/core/dist/errors.js', expect.stringContaining('is a deep path')],
+    ['verify/planted.ts', '@floe-rl/nowhere', 'there is no package @floe-rl/nowhere'],
+    ['packages/capture/src/a.ts', '#core/errors', expect.stringContaining('for programs of the repository')],
     ['verify/planted.ts', '../test/skip.ts', 'verify may not import test/skip.ts'],
   ])('report %s importing %s', (path, specifier, message) => {
     for (const code of [
@@ -95,20 +125,41 @@ describe('import rules', () => {
       `export { x } from '${specifier}';`,
       `await import('${specifier}');`,
     ]) {
-      expect(messages(checkRooms(parseSource(path, code)))).toEqual([message]);
+      expect(reported(path, code)).toEqual([message]);
     }
   });
 
   it('report a room that is missing from the table, and vague names', () => {
-    expect(messages(checkRooms(parseSource('src/stuff/a.ts', 'export {};')))).toEqual([
-      'the room stuff is missing from the import table',
+    expect(reported('packages/capture/src/stuff/a.ts', "import '../tokens/graph.ts';")).toEqual([
+      'the room stuff of capture is missing from tools/lint/packages.ts',
     ]);
-    expect(checkRooms(parseSource('src/core/utils.ts', 'export {};'))).toHaveLength(1);
+    expect(reported('packages/core/src/utils.ts', 'export {};')).toHaveLength(1);
   });
 
-  it('allow a room to import what the table lists', () => {
-    const text = "import '../core/errors.ts';\nimport '../runtimes/runtime.ts';\nimport 'node:fs';";
-    expect(checkRooms(parseSource('src/evaluators/planted.ts', text))).toEqual([]);
+  it.each([
+    ['packages/capture/src/proxy/planted.ts', '../tokens/graph.ts'],
+    ['packages/capture/src/proxy/planted.ts', '../reply.ts'],
+    ['packages/capture/src/index.ts', './proxy/http/proxy.ts'],
+    ['packages/capture/src/a.ts', '@floe-rl/core/schema'],
+    ['packages/capture/test/a.test.ts', '../../sandbox/src/spawn/client.ts'],
+    ['verify/planted.ts', '#core/errors'],
+    ['packages/capture/src/a.ts', 'node:fs'],
+  ])('allow %s to import %s', (path, specifier) => {
+    expect(reported(path, `import '${specifier}';`)).toEqual([]);
+  });
+
+  it('report packages that depend on each other, in one line that names all of them', () => {
+    const circle = new Map([...PACKAGES, ['@floe-rl/core', facts('core', ['@floe-rl/server'])]]);
+    expect(messages(checkCircles(circle))).toEqual([
+      '@floe-rl/core → @floe-rl/server → @floe-rl/core depend on each other; move what they share to a package below them',
+    ]);
+    expect(checkCircles(PACKAGES)).toEqual([]);
+  });
+
+  it('hold for the manifests of this repository', () => {
+    const packages = readPackages(ROOT);
+    expect(packages.get('@floe-rl/core')).toMatchObject({ folder: 'core', dependencies: [] });
+    expect(checkCircles(packages)).toEqual([]);
   });
 });
 
@@ -122,7 +173,9 @@ describe('file sizes', () => {
   });
 
   it('report a product whose median and 90th-percentile files are too long', () => {
-    const files = Array.from({ length: 10 }, (_, i) => parseSource(`src/core/f${i}.ts`, '// line\n'.repeat(400)));
+    const files = Array.from({ length: 10 }, (_, i) =>
+      parseSource(`packages/core/src/f${i}.ts`, '// line\n'.repeat(400)),
+    );
     expect(checkSizes(files)).toHaveLength(2);
   });
 });
@@ -166,15 +219,17 @@ describe('tools with a configuration', () => {
 
   beforeAll(() => {
     tree = mkdtempSync(join(tmpdir(), 'floe-lint-'));
-    for (const name of ['biome.json', 'knip.json', 'tsconfig.json', 'package.json'])
+    for (const name of ['biome.json', 'knip.json', 'tsconfig.base.json', 'tsconfig.test.json', 'package.json'])
       cpSync(join(ROOT, name), join(tree, name));
     symlinkSync(join(ROOT, 'node_modules'), join(tree, 'node_modules'));
     const files = {
-      'packages/floe/src/commands/main.ts': "import { used } from '../core/a.ts';\n\nused();\n",
-      'src/core/a.ts':
+      'packages/core/package.json': readFileSync(join(ROOT, 'packages', 'core', 'package.json'), 'utf8'),
+      'packages/core/tsconfig.json': readFileSync(join(ROOT, 'packages', 'core', 'tsconfig.json'), 'utf8'),
+      'packages/core/src/index.ts': "import { used } from './a.ts';\n\nused();\n",
+      'packages/core/src/a.ts':
         "import type { B } from './b.ts';\n\nexport function used(): B | null {\n  return null;\n}\n\nexport function unused(): void {}\n",
-      'src/core/b.ts': "import { used } from './a.ts';\n\nexport type B = ReturnType<typeof used>;\n",
-      'src/core/orphan.ts': 'export const orphan = 1;\n',
+      'packages/core/src/b.ts': "import { used } from './a.ts';\n\nexport type B = ReturnType<typeof used>;\n",
+      'packages/core/src/orphan.ts': 'export const orphan = 1;\n',
     };
     for (const [path, text] of Object.entries(files)) {
       mkdirSync(dirname(join(tree, path)), { recursive: true });
@@ -191,15 +246,15 @@ describe('tools with a configuration', () => {
   };
 
   it('make biome fail on two modules that import each other, even for types alone', () => {
-    const { status, output } = run('@biomejs/biome/bin/biome', 'check', 'src');
+    const { status, output } = run('@biomejs/biome/bin/biome', 'check', 'packages');
     expect(output).toContain('noImportCycles');
     expect(status).toBe(1);
   });
 
   it('make knip fail on an export that no module imports and on a file that no entry point reaches', () => {
     const { status, output } = run('knip/bin/knip.js', '--include', 'exports,files');
-    expect(output).toMatch(/unused {2,}.*src\/core\/a\.ts/);
-    expect(output).toContain('src/core/orphan.ts');
+    expect(output).toMatch(/unused {2,}.*packages\/core\/src\/a\.ts/);
+    expect(output).toContain('packages/core/src/orphan.ts');
     expect(status).toBe(1);
   });
 });

@@ -2,10 +2,13 @@ import type { Problem, SourceFile } from './source.ts';
 
 /** Maximum number of lines of a TypeScript file. A longer file must be split. */
 const MAX_LINES = 600;
-/** Maximum for the 90th percentile of the lengths of all files of `src/`, in lines. */
+/** Maximum for the 90th percentile of the lengths of all files that ship, in lines. */
 const P90_LINES = 320;
-/** Maximum for the median length of all files of `src/`, in lines. */
+/** Maximum for the median length of all files that ship, in lines. */
 const MEDIAN_LINES = 120;
+
+/** Matches the paths of the files that ship. */
+export const PRODUCT = /^packages\/[^/]+\/src\//;
 
 export type Sizes = { readonly files: number; readonly median: number; readonly p90: number; readonly max: number };
 
@@ -24,7 +27,7 @@ export function checkSizes(files: readonly SourceFile[]): Problem[] {
     const lines = lineCount(file);
     return lines > MAX_LINES ? [{ path: file.path, line: 0, message: `${lines} lines, more than ${MAX_LINES}` }] : [];
   });
-  const { median, p90 } = sizesOf(files.filter(({ path }) => path.startsWith('src/')));
+  const { median, p90 } = sizesOf(files.filter(({ path }) => PRODUCT.test(path)));
   if (median > MEDIAN_LINES) problems.push(overall(`the median file has ${median} lines, more than ${MEDIAN_LINES}`));
   if (p90 > P90_LINES) problems.push(overall(`the 90th percentile is ${p90} lines, more than ${P90_LINES}`));
   return problems;
@@ -35,5 +38,5 @@ function lineCount({ text }: SourceFile): number {
 }
 
 function overall(message: string): Problem {
-  return { path: 'src', line: 0, message };
+  return { path: 'packages', line: 0, message };
 }

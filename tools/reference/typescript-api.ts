@@ -15,14 +15,14 @@ const FILES = ['floe-client', 'connection', 'define-task', 'session-filter'];
 
 /** Renders docs/typescript-reference.md from the declarations of what `floe/client` exports. */
 export function typescriptPage(): string {
-  const folder = join(repositoryRoot(), 'dist', 'client');
+  const folder = join(repositoryRoot(), 'packages', 'client', 'dist');
   const index = readFileSync(join(folder, 'index.d.ts'), 'utf8');
   const entries = FILES.flatMap((name) => entriesOf(readFileSync(join(folder, `${name}.d.ts`), 'utf8')));
   const exported = entries.filter(({ name }) => new RegExp(`\\b${name}\\b`).test(index));
   return [
     '# TypeScript reference',
     '',
-    'Generated from the declarations of `floe/client` by `npm run generate`. The package `floe-client` exports the same. Types of tasks and results are',
+    'Generated from the declarations of `floe/client` by `npm run generate`. The package `@floe-rl/client` exports the same. Types of tasks and results are',
     'in `floe/schema`; [openapi.json](openapi.json) has their fields.',
     '',
     ...exported.flatMap((entry) => [

@@ -5,12 +5,13 @@
 //   npm run verify -- clients [--json [FILE]]
 //
 // Ends with "P passed, F failed".
+
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { entryPath } from '@floe-rl/core';
 import { takeJsonOption } from '../../tools/json-option.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { Child } from '../faults/child.ts';
 import { POLAR_CHECKS } from './polar-checks.ts';
 import { PRORL_CHECKS } from './prorl-checks.ts';
@@ -24,7 +25,7 @@ const token = randomBytes(16).toString('hex');
 async function startFloe(): Promise<{ readonly child: Child; readonly target: Target }> {
   const config = join(dir, 'floe.json');
   writeFileSync(config, JSON.stringify({ server: SERVER_SETTINGS }));
-  const cli = entryPath(import.meta.url, '../../src/cli/main.js');
+  const cli = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
   const options = ['--polar', '--sim', '--json', '--port', '0', '--backend', 'local', '--log-level', 'silent'];
   const child = new Child([process.execPath, cli, 'up', ...options, '--config', config], {
     env: { FLOE_HOME: dir, FLOE_TOKEN: token },

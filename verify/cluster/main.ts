@@ -42,7 +42,7 @@ const { values: options } = parseArgs({
 
 const ROOT = repositoryRoot();
 /** Path of the compiled `floe` command line program. */
-const FLOE = join(ROOT, 'dist', 'cli', 'main.js');
+const FLOE = join(ROOT, 'packages', 'floe', 'dist', 'commands', 'main.js');
 const NODES = 3;
 /** A node is killed once this share of all sessions has finished. */
 const KILL_NODE_AT = 0.2;

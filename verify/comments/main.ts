@@ -8,7 +8,7 @@ import { seededRandom } from '@floe-rl/core';
 import { parseSource, type SourceFile } from '../../tools/lint/source.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 
-const FOLDERS = ['src', 'verify', 'bench', 'tools', 'test'];
+const FOLDERS = ['packages', 'verify', 'bench', 'tools', 'test'];
 /** Matches comments that are directives for tools such as biome. They are not drawn. */
 const DIRECTIVE = /^\s*(biome-ignore|@ts-|words: quoted$)/;
 

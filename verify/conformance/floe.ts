@@ -5,10 +5,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import {
   attemptKey,
+  buildTrajectory,
   CaptureJournal,
   type Completion,
   createEnginePools,
+  createProxy,
   indexSegment,
+  type ProxyDeps,
   type ProxySession,
   readRecords,
 } from '@floe-rl/capture';
@@ -23,8 +26,6 @@ import {
 } from '@floe-rl/core/schema';
 import { checkAgainstLedger, type LedgerEntry, type SimConfigInput, startSim } from '@floe-rl/sim';
 import { expect } from 'vitest';
-import { createProxy, type ProxyDeps } from '#capture/proxy/http/proxy';
-import { buildTrajectory } from '#capture/tokens/trajectory';
 import { MODE_SIM } from './mode.ts';
 import { SCENARIOS } from './scenarios.ts';
 

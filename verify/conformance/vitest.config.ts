@@ -1,7 +1,9 @@
 import { defineConfig } from 'vitest/config';
+import { SOURCE_ALIASES } from '../../tools/source-aliases.ts';
 
 /** Configuration of vitest for the conformance suite, which is run from the repository root. */
 export default defineConfig({
+  resolve: { alias: SOURCE_ALIASES },
   test: {
     include: ['verify/conformance/*.test.ts'],
     setupFiles: ['verify/conformance/loopback.ts'],

@@ -1,9 +1,10 @@
 // Tests whether the simulation finds defects: plants known defects, one at a time, into a copy of floe's compiled code, and simulates seeds
 // until a check reports a violation.
 
-import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
+import { linkModules } from '../../tools/linked-modules.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { DEFECTS, type Defect, withDefect } from './planted-defects.ts';
 import { OWN_MODULE, simulateSeeds } from './seeds.ts';
@@ -29,22 +30,20 @@ export async function hunt({
   print,
 }: Hunt): Promise<{ readonly planted: number; readonly caught: number }> {
   const root = repositoryRoot();
-  const build = join(root, '.build');
   const chosen = DEFECTS.filter(({ name }) => name.includes(only));
   const next = chosen.values();
   let caught = 0;
   const lane = async (): Promise<void> => {
     const home = mkdtempSync(join(tmpdir(), 'floe-planted-'));
     try {
-      const copy = join(home, '.build');
-      for (const folder of ['src', 'verify/control-plane']) {
-        cpSync(join(build, folder), join(copy, folder), { recursive: true, filter: (path) => !path.endsWith('.map') });
+      for (const path of ['packages', join('.build', 'verify', 'control-plane'), 'package.json']) {
+        const isCopied = (source: string): boolean => !/\.map$|\.ts$|\/node_modules$/.test(source);
+        cpSync(join(root, path), join(home, path), { recursive: true, filter: isCopied });
       }
-      cpSync(join(root, 'package.json'), join(home, 'package.json'));
-      symlinkSync(join(root, 'node_modules'), join(home, 'node_modules'));
-      const module = join(copy, relative(build, OWN_MODULE));
+      linkModules(root, home);
+      const module = join(home, relative(root, OWN_MODULE));
       for (const defect of next) {
-        const restore = plant(copy, defect);
+        const restore = plant(home, defect);
         const { failures } = await simulateSeeds({ module, from: 1, count: MAX_SEEDS, jobs: 1, maxFailures: 1 });
         restore();
         const [first] = failures;
@@ -62,10 +61,10 @@ export async function hunt({
   return { planted: chosen.length, caught };
 }
 
-/** Writes a defect into the compiled code in the folder `build`. The returned function restores the original file. */
-function plant(build: string, defect: Defect): () => void {
-  const path = join(build, defect.file);
-  const { before, after } = withDefect(build, defect);
+/** Writes a defect into the compiled code of the checkout `root`. The returned function restores the original file. */
+function plant(root: string, defect: Defect): () => void {
+  const path = join(root, defect.file);
+  const { before, after } = withDefect(root, defect);
   writeFileSync(path, after);
   return () => writeFileSync(path, before);
 }

@@ -10,7 +10,7 @@ import { mkdir, mkdtemp, readdir, readFile, rm, truncate, watch, writeFile } fro
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { entryPath, FloeError, MIB } from '@floe-rl/core';
+import { FloeError, MIB } from '@floe-rl/core';
 import { parseCondition, readSessions, SET_FORMATS, type SetEncoding, type SetFormat, writeSet } from '@floe-rl/data';
 import { parseSetRow, rowText, type SetRow } from '#data/session-sets/set-row';
 import { cacheDir } from '#floe/commands/cache-dir';
@@ -40,7 +40,7 @@ const KILLS = options.quick ? 3 : 20;
 
 const PACKAGES = ['pyarrow==26.0.1', 'duckdb==2.0.1', 'datasets==5.2.0', 'pydantic==2.14.4'];
 const CHATS = SET_FORMATS.filter((format) => format !== 'sessions');
-const cli = entryPath(import.meta.url, '../../src/cli/main.js');
+const cli = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 
 /** Installs the readers, unless they are installed, and returns the Python program. */
 async function installReaders(): Promise<string> {

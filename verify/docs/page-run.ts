@@ -82,10 +82,10 @@ function environment(dir: string, root: string, ports: ReadonlyMap<string, numbe
   const page = join(dir, 'page');
   mkdirSync(bin);
   mkdirSync(join(page, 'node_modules'), { recursive: true });
-  symlinkSync(root, join(page, 'node_modules', 'floe'));
+  symlinkSync(join(root, 'packages', 'floe'), join(page, 'node_modules', 'floe'));
   symlinkSync(join(root, 'node_modules', 'zod'), join(page, 'node_modules', 'zod'));
   for (const name of ['examples', 'python', 'deploy']) symlinkSync(join(root, name), join(page, name));
-  const floe = `'${process.execPath}' '${join(root, 'dist', 'cli', 'main.js')}'`;
+  const floe = `'${process.execPath}' '${join(root, 'packages', 'floe', 'dist', 'commands', 'main.js')}'`;
   const programs = {
     floe: floeScript(floe, dir, ports),
     'one-session': ONE_SESSION,

@@ -20,7 +20,7 @@ export function checkTypeScript(blocks: readonly Block[], root: string): Finding
   const dir = mkdtempSync(join(tmpdir(), 'floe-snippets-'));
   try {
     mkdirSync(join(dir, 'node_modules'));
-    symlinkSync(root, join(dir, 'node_modules', 'floe'));
+    symlinkSync(join(root, 'packages', 'floe'), join(dir, 'node_modules', 'floe'));
     for (const name of ['zod', '@types'])
       symlinkSync(join(root, 'node_modules', name), join(dir, 'node_modules', name));
     writeFileSync(join(dir, 'package.json'), '{"type": "module"}');
@@ -37,7 +37,7 @@ export function checkTypeScript(blocks: readonly Block[], root: string): Finding
       skipLibCheck: true,
     };
     // The package `floe-client` has the modules of `floe/client`.
-    const paths = { 'floe-client': [join(root, 'dist', 'client', 'index.d.ts')] };
+    const paths = { '@floe-rl/client': [join(root, 'packages', 'client', 'dist', 'index.d.ts')] };
     const compilerOptions = { ...options, paths, types: ['node'], typeRoots: ['node_modules/@types'] };
     writeFileSync(join(dir, 'tsconfig.json'), JSON.stringify({ compilerOptions, include: ['*.ts'] }));
     const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');

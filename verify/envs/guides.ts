@@ -161,9 +161,9 @@ function environmentFor(dir: string): NodeJS.ProcessEnv {
   const modules = join(dir, 'node_modules');
   mkdirSync(bin);
   mkdirSync(modules);
-  symlinkSync(repositoryRoot(), join(modules, 'floe'));
+  symlinkSync(join(repositoryRoot(), 'packages', 'floe'), join(modules, 'floe'));
   symlinkSync(join(repositoryRoot(), 'node_modules', 'zod'), join(modules, 'zod'));
-  const main = join(repositoryRoot(), 'dist', 'cli', 'main.js');
+  const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
   writeFileSync(join(bin, 'floe'), `#!/bin/sh\nexec '${process.execPath}' '${main}' "$@"\n`);
   chmodSync(join(bin, 'floe'), 0o755);
   return {

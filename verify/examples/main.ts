@@ -57,13 +57,13 @@ function makePlace(place: string, path: string): void {
   if (basename(path) === 'SKILL.md') {
     cpSync(dirname(path), place, { recursive: true });
     mkdirSync(join(place, 'node_modules'));
-    symlinkSync(ROOT, join(place, 'node_modules', 'floe'));
+    symlinkSync(join(ROOT, 'packages', 'floe'), join(place, 'node_modules', 'floe'));
     symlinkSync(join(ROOT, 'node_modules', 'zod'), join(place, 'node_modules', 'zod'));
     return;
   }
   mkdirSync(place);
   for (const name of readdirSync(ROOT))
-    if (!/^(\.git|\.floe|packages)$/.test(name)) symlinkSync(join(ROOT, name), join(place, name));
+    if (!/^(\.git|\.floe|release)$/.test(name)) symlinkSync(join(ROOT, name), join(place, name));
 }
 
 async function runPage(path: string): Promise<Row> {

@@ -46,7 +46,7 @@ export class PageRun {
     this.port = port;
     const bin = join(files, 'bin');
     mkdirSync(bin);
-    const main = join(repositoryRoot(), 'dist', 'cli', 'main.js');
+    const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
     const compiled = join(repositoryRoot(), '.build');
     const programs = {
       floe: `[ "$1" = up ] && set -- "$@" --port ${port} --log-level warn\nexec '${process.execPath}' '${main}' "$@"`,

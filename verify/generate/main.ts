@@ -2,12 +2,14 @@
 // with those of a run without kills. Options: --kills N (default 100), --rows N (of the data set), --seed N, --quick (10 kills), --json.
 //
 // Ends with "generate: K kills, R rows, lost 0, doubled 0".
+
 import { execFileSync } from 'node:child_process';
 import { mkdir, open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { FloeClient } from '@floe-rl/client';
-import { entryPath, seededRandom } from '@floe-rl/core';
+import { seededRandom } from '@floe-rl/core';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { killAll } from '../faults/child.ts';
 import { interrupt, type Resumable, runToEnd } from '../faults/interruption.ts';
 import type { CallClass } from '../faults/kill-points.ts';
@@ -47,7 +49,7 @@ const MAX_TEXTS = 10;
 
 const random = seededRandom(Number(options.seed));
 const progress = new Progress();
-const cli = entryPath(import.meta.url, '../../src/cli/main.js');
+const cli = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 
 const AGENT =
   'sleep 0.2; curl -sf -m 60 "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" ' +

@@ -60,7 +60,7 @@ type Totals = {
 
 /** Runs a command of floe and returns what it prints as JSON. Its notes go to stderr. */
 async function floe(words: readonly string[]): Promise<Record<string, unknown>> {
-  const main = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
+  const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
   const child = spawn(process.execPath, [main, ...words, '--json'], { stdio: ['ignore', 'pipe', 'inherit'] });
   return JSON.parse(await text(child.stdout)) as Record<string, unknown>;
 }

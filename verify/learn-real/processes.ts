@@ -10,7 +10,7 @@ import { type RunningServer, startServer } from '../real-engines/servers.ts';
 import { freePort } from '../services/ports.ts';
 
 export const EXAMPLE = join(repositoryRoot(), 'examples', 'learn-real');
-const FLOE = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
+const FLOE = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 const PYTHON_PACKAGE = join(repositoryRoot(), 'python', 'src');
 /** Maximum length of a sequence in tokens, which the tiny model also has. */
 const CONTEXT_TOKENS = 1024;

@@ -1,13 +1,15 @@
 // One run of examples/learn-sim against a floe of its own, with or without sabotage of the trainer's data.
+
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { FloeClient } from '@floe-rl/client';
-import { abortAfter, entryPath, raceAbort, seededRandom, systemClock } from '@floe-rl/core';
+import { abortAfter, raceAbort, seededRandom, systemClock } from '@floe-rl/core';
 import { loadScenarios, startSim } from '@floe-rl/sim';
 import { batchesOf, type NextBatch } from '../../examples/learn-sim/batches.ts';
 import { type Step, train } from '../../examples/learn-sim/learn.ts';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { Child } from '../faults/child.ts';
 import { trainInPython } from './python.ts';
 import type { Sabotage } from './sabotage.ts';
@@ -50,7 +52,7 @@ export async function runPlan(plan: Plan, onStep: (step: Step) => void): Promise
     scaleOut: true,
     seed: plan.seed,
   });
-  const cli = entryPath(import.meta.url, '../../src/cli/main.js');
+  const cli = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
   const options = ['--engine', sim.url, '--json', '--port', '0', '--log-level', 'silent'];
   const child = new Child([process.execPath, cli, 'up', ...options], { env: { FLOE_HOME: dir, FLOE_TOKEN: token } });
   try {

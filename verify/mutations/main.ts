@@ -6,10 +6,11 @@
 // Works on a copy of the source tree. Ends with "mutations: N planted, M caught"; with --json, a line of JSON follows.
 
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { linkModules } from '../../tools/linked-modules.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
 import { MUTATIONS } from './defects.ts';
@@ -17,8 +18,8 @@ import { type Mutation, withDefect } from './mutation.ts';
 
 /** Files and folders that the tests need. They are copied to a temporary folder, in which the defects are planted. */
 const COPIED = [
-  ...['src', 'test', 'tools', 'verify', 'bench'],
-  ...['package.json', 'tsconfig.json', 'tsconfig.test.json', 'vitest.config.ts'],
+  ...['packages', 'test', 'tools', 'verify', 'bench'],
+  ...['package.json', 'tsconfig.base.json', 'tsconfig.test.json', 'vitest.config.ts'],
 ];
 
 /**
@@ -43,7 +44,7 @@ function copyTree(target: string): void {
       filter: (source) => basename(source) !== 'node_modules',
     });
   }
-  symlinkSync(join(root, 'node_modules'), join(target, 'node_modules'));
+  linkModules(root, target);
 }
 
 /** Plants a defect in the copy of the tree. Returns a function that removes the defect. */

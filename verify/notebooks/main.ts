@@ -49,7 +49,7 @@ function lastLine(program: string, args: readonly string[], cwd: string, env: No
 function runInNode(notebook: Notebook, dir: string): string {
   const modules = join(dir, 'node_modules');
   mkdirSync(modules);
-  symlinkSync(ROOT, join(modules, 'floe'));
+  symlinkSync(join(ROOT, 'packages', 'floe'), join(modules, 'floe'));
   const file = join(dir, 'notebook.mjs');
   writeFileSync(file, codeOf(notebook).join('\n\n'));
   return lastLine(process.execPath, [file], dir, process.env);
@@ -69,7 +69,7 @@ async function runInPython(path: string, dir: string): Promise<string> {
     PYTHONDONTWRITEBYTECODE: '1',
   };
   const scenario = /floe up --sim --scenario (\S+)/.exec(readFileSync(path, 'utf8'))?.[1]?.replace(/\\n.*/, '') ?? '';
-  const main = join(ROOT, 'dist', 'cli', 'main.js');
+  const main = join(ROOT, 'packages', 'floe', 'dist', 'commands', 'main.js');
   const args = [main, 'up', '--sim', '--scenario', join(ROOT, scenario), '--port', String(port), '--log-level', 'warn'];
   const server = spawn(process.execPath, args, { cwd: dir, env, stdio: ['ignore', 'pipe', 'inherit'] });
   const ended = once(server, 'exit');

@@ -10,7 +10,7 @@ import { repositoryRoot } from '../../tools/repository.ts';
 import { findPython, run, type Venv, venvAt } from '../services/venv.ts';
 
 const SOURCES = join(repositoryRoot(), 'verify', 'real-engines');
-const TOKENIZER = join(repositoryRoot(), 'src', 'sim', 'assets', 'tokenizer.json');
+const TOKENIZER = join(repositoryRoot(), 'packages', 'sim', 'assets', 'tokenizer.json');
 
 /** Folder of the engines, their sources and their logs: `$FLOE_ENGINES_HOME`, else a folder in the user's cache directory. */
 export const ENGINES_HOME = process.env.FLOE_ENGINES_HOME ?? join(homedir(), '.cache', 'floe', 'engines');

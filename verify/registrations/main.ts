@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { FloeClient } from '@floe-rl/client';
-import { entryPath, parseAs } from '@floe-rl/core';
+import { parseAs } from '@floe-rl/core';
 import type { SessionResult } from '@floe-rl/core/schema';
 import { harnessStatus } from '@floe-rl/node';
 import { loadScenarios, type SimServer, startSim } from '@floe-rl/sim';
@@ -37,7 +37,7 @@ const { values: options } = parseArgs({
 });
 
 const PROGRAMS = join(repositoryRoot(), 'verify', 'registrations', 'programs');
-const CLI = entryPath(import.meta.url, '../../src/cli/main.js');
+const CLI = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 const PYTHON_SOURCES = join(repositoryRoot(), 'python', 'src');
 
 const counts = { ran: 0, passed: 0, failed: 0, skipped: 0 };

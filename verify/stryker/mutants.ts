@@ -4,8 +4,18 @@ import { join } from 'node:path';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { type FoundMutant, loadInstrumenter, type Position } from './packages.ts';
 
-/** The rooms: the folders of `src/` whose code is mutated. They contain the code that carries tokens, rollouts and their state. */
-export const ROOMS: readonly string[] = ['engines', 'gateway', 'proxy', 'rollout', 'store', 'tokens'];
+/** The folders whose code is mutated, by name. They contain the code that carries tokens, rollouts and their state. */
+const FOLDERS: Readonly<Record<string, string>> = {
+  engines: 'packages/capture/src/engines',
+  gateway: 'packages/node/src/gateway',
+  proxy: 'packages/capture/src/proxy',
+  rollout: 'packages/server/src/rollout',
+  store: 'packages/server/src/store',
+  tokens: 'packages/capture/src/tokens',
+};
+
+/** The names of the folders whose code is mutated. */
+export const ROOMS: readonly string[] = Object.keys(FOLDERS);
 
 /** One change of one source file. Lines and columns are counted from 0. */
 export type Mutant = {
@@ -29,18 +39,20 @@ export function keyOf(mutant: Pick<Mutant, 'file' | 'start' | 'end' | 'mutator' 
   return `${file}:${start.line}:${start.column}-${end.line}:${end.column} ${mutator} ${replacement}`;
 }
 
-/** Returns a mutant's room: the name of the folder of `src/` that contains its file, such as `tokens`. */
+/** Returns a mutant's room: the folder below `src/` of its package that contains its file, such as `tokens`. */
 export function roomOf({ file }: Pick<Mutant, 'file'>): string {
-  return file.split('/')[1] ?? '';
+  return file.split('/')[3] ?? '';
 }
 
 /** Returns the paths of the source files in the folders {@link ROOMS}, relative to the repository root. */
 export function mutatedFiles(): readonly string[] {
-  return ROOMS.flatMap((room) =>
-    readdirSync(join(repositoryRoot(), 'src', room), { recursive: true, encoding: 'utf8' })
-      .filter((path) => path.endsWith('.ts'))
-      .map((path) => `src/${room}/${path.replaceAll('\\', '/')}`),
-  ).sort();
+  return Object.values(FOLDERS)
+    .flatMap((folder) =>
+      readdirSync(join(repositoryRoot(), folder), { recursive: true, encoding: 'utf8' })
+        .filter((path) => path.endsWith('.ts'))
+        .map((path) => `${folder}/${path.replaceAll('\\', '/')}`),
+    )
+    .sort();
 }
 
 /** Returns all mutants that Stryker can make of the files, in the order of the sources. */

@@ -8,7 +8,7 @@ import { FAST_FOLDERS } from './tests.ts';
  * ones detect.
  *
  * A mutant in code that runs outside of a test, while a module is loaded or in `beforeAll`, can affect every test. All tests would take minutes
- * for each of these mutants, so the fast tests of other folders of `src/` are left out.
+ * for each of these mutants, so the fast tests of other folders are left out.
  */
 export class NearestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
@@ -21,19 +21,26 @@ export class NearestFirst extends BaseSequencer {
     const isRunOutside = files.every(({ project }) => project.config.testNamePattern === undefined);
     return files
       .map((file) => ({ file, folders: foldersOf(relative(root, file.moduleId)) }))
-      .filter(({ folders }) => !isRunOutside || folders[0] === source[0] || !FAST_FOLDERS.includes(folders[0] ?? ''))
+      .filter(
+        ({ file, folders }) =>
+          !isRunOutside || sharedCount(source, folders) > 1 || !isFast(relative(root, file.moduleId)),
+      )
       .map(({ file, folders }) => ({ file, shared: sharedCount(source, folders) }))
       .sort((a, b) => b.shared - a.shared)
       .map(({ file }) => file);
   }
 }
 
-/** Returns the folders of a path below `src/` or `test/`, and the name of its file without its extension. */
+function isFast(path: string): boolean {
+  return FAST_FOLDERS.some((folder) => path.startsWith(`${folder}/`));
+}
+
+/** Returns the package of a file and its folders below `src/` or `test/`, and the name of the file without its extension. */
 function foldersOf(path: string): readonly string[] {
   return path
     .replace(/(\.test)?\.ts$/, '')
-    .split('/')
-    .slice(1);
+    .replace(/^packages\/([^/]+)\/(src|test)\//, '$1/')
+    .split('/');
 }
 
 /** Returns how many names at the start of two paths are the same. */

@@ -17,7 +17,7 @@ const LEFT_OUT: readonly string[] = [
 ];
 
 /**
- * Tests of several folders of `src/` together, and tests that take ten seconds or more. They run the mutated code in their own process, as
+ * Tests of several packages together, and tests that take ten seconds or more. They run the mutated code in their own process, as
  * the fast tests do.
  */
 const SLOW: readonly string[] = [
@@ -31,11 +31,20 @@ const SLOW: readonly string[] = [
   'packages/server/test/rollout/tasks/group-races.test.ts',
 ];
 
-/** The test folders of the fast tests. Each of them tests the folder of `src/` with the same name. */
-export const FAST_FOLDERS = ['client', 'engines', 'gateway', 'observe', 'proxy', 'rollout', 'store', 'tokens'];
+/** The test folders of the fast tests. Each of them tests the folder with the same path below `src/` of its package. */
+export const FAST_FOLDERS = [
+  'packages/capture/test/engines',
+  'packages/capture/test/proxy',
+  'packages/capture/test/tokens',
+  'packages/client/test',
+  'packages/node/test/gateway',
+  'packages/observe/test',
+  'packages/server/test/rollout',
+  'packages/server/test/store',
+];
 
 export const FAST_TESTS: TestFiles = {
-  run: FAST_FOLDERS.map((folder) => `test/${folder}/**/*.test.ts`),
+  run: FAST_FOLDERS.map((folder) => `${folder}/**/*.test.ts`),
   leftOut: [...LEFT_OUT, ...SLOW],
 };
 

@@ -1,4 +1,5 @@
 import { defineConfig } from 'vitest/config';
+import { SOURCE_ALIASES } from '../../tools/source-aliases.ts';
 import { NearestFirst } from './nearest-first.ts';
 import { LEFT_OUT_VARIABLE, TESTS_VARIABLE } from './tests.ts';
 
@@ -9,6 +10,7 @@ function listIn(variable: string): string[] {
 
 /** Configuration of vitest for the runs that Stryker starts, in its copy of the repository. */
 export default defineConfig({
+  resolve: { alias: SOURCE_ALIASES },
   test: {
     include: listIn(TESTS_VARIABLE),
     exclude: listIn(LEFT_OUT_VARIABLE),

@@ -109,7 +109,7 @@ function commandsOf(guide: string): string[] {
 function makeProgram(dir: string, socketPath: string, port: number): string {
   const bin = join(dir, 'bin');
   mkdirSync(bin);
-  const main = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
+  const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
   const own = `--port ${port} --dir ${join(dir, 'data')} --docker-socket ${socketPath} --log-level warn`;
   const lines = ['#!/bin/sh', `[ "$1" = up ] && set -- "$@" ${own}`, `exec '${process.execPath}' '${main}' "$@"`, ''];
   writeFileSync(join(bin, 'floe'), lines.join('\n'));

@@ -93,7 +93,7 @@ function writeBlock(place: string, name: string, text: string): void {
  */
 async function environment(folder: string): Promise<NodeJS.ProcessEnv> {
   const [bin, constraints, port] = [join(folder, 'bin'), join(folder, 'constraints.txt'), await freePort()];
-  const main = join(repositoryRoot(), '.build', 'src', 'cli', 'main.js');
+  const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
   const [python, uv] = [findPython(12, 12), uvProgram()];
   const programs = {
     floe: `[ "$1" = up ] && set -- "$@" --port ${port} --log-level warn\nexec '${process.execPath}' '${main}' "$@"`,

@@ -5,7 +5,7 @@ export type { EngineNotice } from './engines/engine.ts';
 export type { EnginePools } from './engines/pool/engine-pools.ts';
 export { createEnginePools } from './engines/pool/managed-engine-pools.ts';
 export { TextTokenizer, tokenizerJsonSchema } from './engines/tokenizer/text-tokenizer.ts';
-export { createProxy, type ModelProxy } from './proxy/http/proxy.ts';
+export { createProxy, type ModelProxy, type ProxyDeps } from './proxy/http/proxy.ts';
 export { encodeFrame, type OpenAppendFile, openAppendFile, readFrames } from './proxy/journal/append-file.ts';
 export { CaptureJournal, type CompletionJournal, journalModeSchema } from './proxy/journal/journal.ts';
 export {
@@ -41,6 +41,7 @@ export { encodeRecords } from './tokens/records.ts';
 export {
   type BuiltTraces,
   buildTraces,
+  buildTrajectory,
   encodeTrajectory,
   type TrajectoryEnding,
   traceIdOf,

@@ -1,6 +1,6 @@
 import { performance } from 'node:perf_hooks';
 import { onAbort } from './abort.ts';
-import { inputHandled } from './promises.ts';
+import { inputHandled } from './event-loop.ts';
 
 /**
  * The source of time, which is passed as an argument. `monotonicMs` never jumps and is for durations and deadlines. `nowMs` is the wall

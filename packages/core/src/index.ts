@@ -6,6 +6,7 @@ export { GIB, KIB, MIB } from './bytes.ts';
 export { canonicalJson } from './canonical-json.ts';
 export { type Clock, isoNow, scheduleAfterInput, sleep, systemClock } from './clock.ts';
 export { asFloeError, ERROR_TABLE, type ErrorCode, FloeError } from './errors.ts';
+export { nextEventLoopTurn } from './event-loop.ts';
 export { GatheredBytes } from './gathered-bytes.ts';
 export {
   checkedLookup,
@@ -23,11 +24,11 @@ export { LightAbort } from './light-abort.ts';
 export { type ListenOptions, listenError } from './listen-error.ts';
 export { addressKind, isLoopbackHost } from './network-address.ts';
 export { optionalPackages } from './optional-package.ts';
-export { entryPath, packageRoot } from './package-root.ts';
+export { assetPath, entryPath } from './package-root.ts';
 export { parseAs, parseJson } from './parse.ts';
 export { createPrivateFile, PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, restrictToOwner } from './private-file.ts';
 export { acquireLock } from './process-lock.ts';
-export { nextEventLoopTurn, settleAll, sharedTurns, undoAll } from './promises.ts';
+export { settleAll, sharedTurns, undoAll } from './promises.ts';
 export { pickOne, type RandomSource, randomBelow, seededRandom, shuffled, systemRandom } from './random.ts';
 export { removeTree } from './remove-tree.ts';
 export { INSTALLATION_MARK, runTool, type ToolFailure } from './run-tool.ts';

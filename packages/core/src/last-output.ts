@@ -1,7 +1,7 @@
 import type { Readable } from 'node:stream';
 import { MIB } from './bytes.ts';
 import type { Clock } from './clock.ts';
-import { inputHandled } from './promises.ts';
+import { inputHandled } from './event-loop.ts';
 
 /**
  * Maximum number of bytes that are read after the grace time, so that a process that keeps writing does not prolong the wait. It is more

@@ -1,31 +1,21 @@
-import { readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { FloeError } from './errors.ts';
 
 /**
- * Returns the folder of floe's package.json: the nearest one above the module `moduleUrl`, which may be in `src/`, `dist/` or another
- * build folder. Throws `setup_failed` when there is none.
+ * Returns the path of a file or folder that ships with floe. `relative` is its path below the nearest folder above the module `moduleUrl`
+ * that contains it: the root of the module's package, of the package that bundles it, or of the repository. Throws `setup_failed` when no
+ * folder contains it.
  */
-export function packageRoot(moduleUrl: string = import.meta.url): string {
+export function assetPath(moduleUrl: string, relative: string): string {
   const start = dirname(fileURLToPath(moduleUrl));
   for (let folder = start; ; folder = dirname(folder)) {
-    if (packageName(folder) === 'floe') return folder;
+    const path = join(folder, relative);
+    if (existsSync(path)) return path;
     if (folder === dirname(folder)) break;
   }
-  throw new FloeError('setup_failed', `no package.json of floe in ${start} or a folder above it; reinstall floe`, {
-    start,
-  });
-}
-
-/** Returns the field `name` of the package.json in `folder`; `null` when no readable package.json is there. */
-function packageName(folder: string): unknown {
-  try {
-    const manifest: unknown = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'));
-    return typeof manifest === 'object' && manifest !== null && 'name' in manifest ? manifest.name : null;
-  } catch {
-    return null;
-  }
+  throw new FloeError('setup_failed', `no ${relative} in ${start} or a folder above it; reinstall floe`, { start });
 }
 
 /** Maps each source folder to the folder that contains its compiled JavaScript. */

@@ -1,5 +1,3 @@
-import type { AssistantMessage } from './schema/index.ts';
-
 /**
  * Text without lone surrogates. A lone surrogate is half of a pair of UTF-16 code units, as of an emoji that was cut in the middle. It is no
  * valid Unicode, so tokenizers and most programs in other languages refuse the whole text. Each one is replaced by U+FFFD, and all functions
@@ -67,8 +65,12 @@ export function wellFormedJsonText(json: string): string {
 
 const LONE_AT_START = /^\\u[dD][89a-fA-F][0-9a-fA-F]{2}/;
 
+type MessageWithCalls = {
+  readonly tool_calls?: readonly { readonly function: { readonly arguments: string } }[] | undefined;
+};
+
 /** Returns an assistant message with {@link wellFormedJsonText} as the arguments of its calls; the message itself when none changes. */
-export function wellFormedCalls(message: AssistantMessage): AssistantMessage {
+export function wellFormedCalls<T extends MessageWithCalls>(message: T): T {
   const { tool_calls: calls } = message;
   if (calls === undefined) return message;
   const sound = calls.map((call) => {

@@ -1,50 +1,50 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
-import { entryPath, packageRoot } from '../src/package-root.ts';
+import { assetPath, entryPath } from '../src/package-root.ts';
 
 const dirs: string[] = [];
 afterEach(() => {
   for (const dir of dirs.splice(0)) rmSync(dir, { recursive: true, force: true });
 });
 
-/** Creates a package named `name` with a module at `modulePath`, in a temporary folder. */
-function packageWith(name: string, modulePath: string): { root: string; moduleUrl: string } {
+/** Creates a folder with the file `asset`, and returns it with the address of a module at `modulePath` in it. */
+function folderWith(asset: string, modulePath: string): { root: string; moduleUrl: string } {
   const root = mkdtempSync(join(tmpdir(), 'floe-package-'));
   dirs.push(root);
-  mkdirSync(join(root, modulePath, '..'), { recursive: true });
-  writeFileSync(join(root, 'package.json'), JSON.stringify({ name }));
+  for (const path of [asset, modulePath]) mkdirSync(join(root, path, '..'), { recursive: true });
+  writeFileSync(join(root, asset), '');
   return { root, moduleUrl: pathToFileURL(join(root, modulePath)).href };
 }
 
-describe('packageRoot', () => {
-  it('finds the package of this repository', () => {
-    expect(JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8'))).toMatchObject({ name: 'floe' });
+describe('assetPath', () => {
+  it.each(['dist/a.js', 'src/a.ts', 'node_modules/@scope/part/dist/a.js'])('finds a file above %s', (path) => {
+    const { root, moduleUrl } = folderWith('locks/pi/package.json', path);
+    expect(assetPath(moduleUrl, 'locks/pi')).toBe(join(root, 'locks/pi'));
   });
 
-  it.each(['dist/core/package-root.js', '.build/src/core/package-root.js'])('finds the package above %s', (path) => {
-    const { root, moduleUrl } = packageWith('floe', path);
-    expect(packageRoot(moduleUrl)).toBe(root);
+  it('prefers the folder that is nearest to the module', () => {
+    const { root, moduleUrl } = folderWith('assets/a', 'inner/dist/a.js');
+    mkdirSync(join(root, 'inner', 'assets'));
+    writeFileSync(join(root, 'inner', 'assets', 'a'), '');
+    expect(assetPath(moduleUrl, 'assets/a')).toBe(join(root, 'inner/assets/a'));
   });
 
-  it('passes over the package.json of another package', () => {
-    const { root, moduleUrl } = packageWith('floe', 'build/core/package-root.js');
-    writeFileSync(join(root, 'build', 'package.json'), '{"type":"module"}');
-    expect(packageRoot(moduleUrl)).toBe(root);
-  });
-
-  it('throws setup_failed outside the package', () => {
-    const { moduleUrl } = packageWith('other', 'dist/main.js');
-    expect(() => packageRoot(moduleUrl)).toThrow(expect.objectContaining({ code: 'setup_failed' }));
+  it('throws setup_failed with the missing file when no folder has it', () => {
+    const { moduleUrl } = folderWith('assets/a', 'dist/a.js');
+    const act = (): string => assetPath(moduleUrl, 'assets/b');
+    expect(act).toThrow(
+      expect.objectContaining({ code: 'setup_failed', message: expect.stringContaining('assets/b') }),
+    );
   });
 });
 
 describe('entryPath', () => {
   it('resolves to the compiled file below dist when the caller runs from src', () => {
-    expect(entryPath('file:///home/floe/src/runtimes/spawn-client.ts', './spawn-helper.js')).toBe(
-      '/home/floe/dist/runtimes/spawn-helper.js',
+    expect(entryPath('file:///home/floe/packages/sandbox/src/spawn/client.ts', './spawn-helper.js')).toBe(
+      '/home/floe/packages/sandbox/dist/spawn/spawn-helper.js',
     );
   });
 
@@ -58,7 +58,7 @@ describe('entryPath', () => {
     );
   });
 
-  it.each(['dist', '.build/src'])('resolves next to a caller that was compiled to %s', (folder) => {
-    expect(entryPath(`file:///home/floe/${folder}/runtimes/a.js`, './b.js')).toBe(`/home/floe/${folder}/runtimes/b.js`);
+  it('resolves next to a caller that is compiled', () => {
+    expect(entryPath('file:///home/floe/dist/runtimes/a.js', './b.js')).toBe('/home/floe/dist/runtimes/b.js');
   });
 });

@@ -14,7 +14,7 @@ type Panel = {
 type Dashboard = { title: string; schemaVersion: number; panels: Panel[]; templating: { list: { name: string }[] } };
 
 const dashboard: Dashboard = JSON.parse(
-  readFileSync(new URL('../../deploy/grafana/floe.json', import.meta.url), 'utf8'),
+  readFileSync(new URL('../../../deploy/grafana/floe.json', import.meta.url), 'utf8'),
 );
 const shown = dashboard.panels.filter((panel) => panel.type !== 'row');
 

@@ -1,5 +1,5 @@
 /** What other packages use of `@floe-rl/server`. */
-export { type RolloutConfigInput, roleSchema, rolloutConfigSchema } from './rollout/config.ts';
+export { type RolloutConfigInput, rolloutConfigSchema } from './rollout/config.ts';
 export type { TokenTexts } from './rollout/context.ts';
 export type { ListenerUrls } from './rollout/http/listeners.ts';
 export { type RecordedSession, storeRecorded } from './rollout/recorded.ts';

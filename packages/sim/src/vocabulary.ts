@@ -1,11 +1,10 @@
 import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { FloeError, packageRoot } from '@floe-rl/core';
+import { assetPath, FloeError } from '@floe-rl/core';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { LRUCache } from 'lru-cache';
 
 /** Path of the tokenizer file below the package root. The published package contains the file. */
-const TOKENIZER_FILE = 'packages/sim/assets/tokenizer.json';
+const TOKENIZER_FILE = 'assets/tokenizer.json';
 
 /**
  * Maximum length of all texts in the encoding cache together, in UTF-16 code units. The cache then holds about a hundred long
@@ -171,7 +170,7 @@ let shared: Vocabulary | undefined;
 
 /** Returns the path of the `tokenizer.json` of the simulated model. */
 export function bundledTokenizerPath(): string {
-  return join(packageRoot(), TOKENIZER_FILE);
+  return assetPath(import.meta.url, TOKENIZER_FILE);
 }
 
 /** Returns the simulated model's vocabulary, which is read once per process. Throws `setup_failed` when its file is missing. */

@@ -14,8 +14,8 @@ const git = (...args: readonly string[]): string =>
 beforeAll(() => {
   root = mkdtempSync(join(tmpdir(), 'floe-compare-'));
   git('init', '--quiet');
-  mkdirSync(join(root, 'src'));
-  writeFileSync(join(root, 'src', 'a.ts'), '1');
+  mkdirSync(join(root, 'packages'));
+  writeFileSync(join(root, 'packages', 'a.ts'), '1');
   git('add', '.');
   git('commit', '--quiet', '--message', 'first');
 });
@@ -41,7 +41,7 @@ it('refuses a commit that has no starter of benches', () => {
 
 it('lists uncommitted changes of what is compiled, and no others', () => {
   expect(changedFiles(root)).toEqual([]);
-  writeFileSync(join(root, 'src', 'a.ts'), '2');
+  writeFileSync(join(root, 'packages', 'a.ts'), '2');
   writeFileSync(join(root, 'README.md'), '');
-  expect(changedFiles(root)).toEqual(['src/a.ts']);
+  expect(changedFiles(root)).toEqual(['packages/a.ts']);
 });

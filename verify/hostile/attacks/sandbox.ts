@@ -112,7 +112,7 @@ const GENERAL: readonly Attack[] = [
   ),
   escapes(
     'writes to read-only paths of the system',
-    'for my $d ("/", "/usr", "/usr/bin", "/usr/lib", "/etc", "/bin", "/lib", "/dev", "/.floe", "/.floe/relay", "/home", "/var", "/proc", "/sys", "/opt", "/mnt") { attempt("made a file in $d", sub { open(my $f, ">", "$d/floe-escape") }) } for my $p ("/bin/sh", "/usr/bin/git", "/etc/passwd", "/etc/hosts", "/.floe/node", "/.floe/relay/runtimes/bubblewrap/proxy-relay.js", "/usr/lib/x86_64-linux-gnu/libc.so.6") { attempt("opened $p for writing", sub { open(my $f, ">>", $p) }); attempt("removed $p", sub { unlink $p }); attempt("renamed $p", sub { rename $p, "$p.old" }); attempt("changed the mode of $p", sub { chmod 0777, $p }) }',
+    'for my $d ("/", "/usr", "/usr/bin", "/usr/lib", "/etc", "/bin", "/lib", "/dev", "/.floe", "/.floe/relay", "/home", "/var", "/proc", "/sys", "/opt", "/mnt") { attempt("made a file in $d", sub { open(my $f, ">", "$d/floe-escape") }) } for my $p ("/bin/sh", "/usr/bin/git", "/etc/passwd", "/etc/hosts", "/.floe/node", "/.floe/relay/proxy-relay.js", "/usr/lib/x86_64-linux-gnu/libc.so.6") { attempt("opened $p for writing", sub { open(my $f, ">>", $p) }); attempt("removed $p", sub { unlink $p }); attempt("renamed $p", sub { rename $p, "$p.old" }); attempt("changed the mode of $p", sub { chmod 0777, $p }) }',
   ),
   escapes(
     'writes settings of the kernel',

@@ -50,7 +50,9 @@ describe('parseEnvironmentConfig', () => {
 
 describe('the registry', () => {
   it('does not load the database driver before a shop is opened', () => {
-    const registry = pathToFileURL(join(repositoryRoot(), 'dist', 'envs', 'registry.js')).href;
+    const registry = pathToFileURL(
+      join(repositoryRoot(), 'packages', 'agents', 'dist', 'environments', 'registry.js'),
+    ).href;
     const program = `
       import { createRequire } from 'node:module';
       const { findEnvironment } = await import(${JSON.stringify(registry)});

@@ -7,7 +7,7 @@ import { taskRequestSchema } from './task.ts';
 const MAX_ROWS_PER_REQUEST = 10_000;
 
 /** Rows of a data set: JSON objects. */
-export const metadataRowsSchema = z.array(metadataSchema).max(MAX_ROWS_PER_REQUEST);
+const metadataRowsSchema = z.array(metadataSchema).max(MAX_ROWS_PER_REQUEST);
 
 /** Where the rows of a batch stream come from. A row is a JSON object; the task template names its fields. */
 const rowSourceSchema = z.discriminatedUnion('kind', [

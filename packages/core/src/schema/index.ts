@@ -169,6 +169,7 @@ export {
   type StageCounts,
   sessionProgressSchema,
 } from './node.ts';
+export { type Role, roleSchema } from './role.ts';
 export {
   environmentSchema,
   hostPatternSchema,

@@ -3,7 +3,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { dirname, join } from 'node:path';
 import { FloeClient } from '@floe-rl/client';
-import { packageRoot, removeTree, systemClock, undoAll } from '@floe-rl/core';
+import { assetPath, removeTree, systemClock, undoAll } from '@floe-rl/core';
 import type { RolloutEvent, RuntimeBackend, SessionResult, SessionStatus } from '@floe-rl/core/schema';
 import { removeStateDir } from '@floe-rl/node';
 import { createLogger } from '@floe-rl/observe';
@@ -39,7 +39,7 @@ export function demoTasks(backend: RuntimeBackend): { tasks: DemoTask[]; skipped
 }
 
 function example(name: string, file: string): string {
-  return join(packageRoot(), 'examples', 'tasks', name, file);
+  return join(assetPath(import.meta.url, 'examples/tasks'), name, file);
 }
 
 /** The components of the demo, all in this process: the simulated engine, the rollout server and the gateway node. */

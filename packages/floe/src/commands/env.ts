@@ -99,8 +99,7 @@ type NodeEnvironments = {
 
 async function nodeEnvironments(options: PluginOptions): Promise<NodeEnvironments> {
   const { modules, services } = await nodePlugins(options);
-  const { pythonEnvironment } = await import('@floe-rl/agents');
-  const { PythonHost } = await import('@floe-rl/agents');
+  const { PythonHost, pythonEnvironment } = await import('@floe-rl/agents');
   const hosts = Object.entries(modules.python ?? {}).flatMap(([name, plugin]) =>
     plugin.kind === 'environment' ? [new PythonHost(name, plugin)] : [],
   );

@@ -1,7 +1,6 @@
 #!/usr/bin/env node
 import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { asFloeError, packageRoot, systemError } from '@floe-rl/core';
+import { asFloeError, assetPath, systemError } from '@floe-rl/core';
 import { Command } from 'commander';
 import { COMMANDS } from './commands.ts';
 import { printError } from './print.ts';
@@ -45,7 +44,7 @@ function report(thrown: unknown, inJson: boolean): number {
 }
 
 function packageVersion(): string {
-  const manifest = JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8')) as {
+  const manifest = JSON.parse(readFileSync(assetPath(import.meta.url, 'package.json'), 'utf8')) as {
     version: string;
   };
   return manifest.version;

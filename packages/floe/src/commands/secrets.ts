@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { asFloeError, FloeError, parseAs } from '@floe-rl/core';
-import { type RolloutConfigInput, roleSchema } from '@floe-rl/server';
+import { roleSchema } from '@floe-rl/core/schema';
+import type { RolloutConfigInput } from '@floe-rl/server';
 import type { Command } from 'commander';
 import { ensureToken, floeHome, readCallbackSecrets, readToken, wordsOf } from './home.ts';
 

@@ -1,15 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { asFloeError, FloeError } from '@floe-rl/core';
-import type { RolloutConfigInput, StoreLocation } from '@floe-rl/server';
+import type { RolloutConfigInput } from '@floe-rl/server';
 import { type Command, Option } from 'commander';
+import type { Storage } from '../up/storage.ts';
 import { tlsFilePair } from './connection.ts';
 
 export type StorageOptions = { database?: string; databaseFile?: string; blobs?: string };
-
-/** The locations of a server's database and blobs. A location is `null` when the data is in the server's own directory. */
-export type Storage = Pick<StoreLocation, 'database' | 'blobs'>;
-
-export const EMBEDDED_STORAGE: Storage = { database: null, blobs: null };
 
 /** Adds the options that choose where a server stores its database and blobs. */
 export function withStorageOptions(command: Command): Command {

@@ -19,9 +19,9 @@ import {
   openStore,
   type RolloutConfigInput,
 } from '@floe-rl/server';
-import { EMBEDDED_STORAGE, type Storage } from '../commands/server-options.ts';
 import { loadBatchFilters } from './batch-filters.ts';
 import { letHeapGrow } from './heap-growth.ts';
+import { EMBEDDED_STORAGE, type Storage } from './storage.ts';
 import { loadTokenTexts } from './token-texts.ts';
 
 export type RunningServer = ListenerUrls & { close(): Promise<void> };

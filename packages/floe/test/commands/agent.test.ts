@@ -3,10 +3,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseScenarios, type SimServer, startSim } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../../../../tools/repository.ts';
 import { countdownScenario } from '../../../agents/test/host/countdown-scenario.ts';
 import { CLI, run } from './machine.ts';
 
-const PLUGINS = join(import.meta.dirname, '..', 'agent-host', 'plugins');
+const PLUGINS = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins');
 
 const scenarios = parseScenarios(
   {

@@ -10,7 +10,7 @@ import { tableFromIPC } from 'apache-arrow';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { oneCall, startTestStack, type TestStack } from '../../../../test/e2e/stack.ts';
 
-const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+const CLI = join(import.meta.dirname, '..', '..', 'dist', 'commands', 'main.js');
 
 type Exit = { readonly code: number | null; readonly stdout: string; readonly stderr: string };
 

@@ -28,7 +28,7 @@ describe('the address of the dashboard', () => {
     async () => {
       const [seen, done] = [join(dir, 'seen'), join(dir, 'done')];
       writeFileSync(join(dir, 'xdg-open'), `#!/bin/sh\necho "$@" >'${seen}'\ncp "$1" '${done}'\n`, { mode: 0o755 });
-      const module = join(repositoryRoot(), 'dist', 'cli', 'dashboard-link.js');
+      const module = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'dashboard-link.js');
       const program = `import { openBrowser } from '${module}'; openBrowser('http://127.0.0.1:1/dashboard/#/sign-in/secret'); setTimeout(() => {}, 1000);`;
       const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
         env: { ...process.env, PATH: `${dir}:${process.env.PATH}` },

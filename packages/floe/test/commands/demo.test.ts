@@ -14,7 +14,7 @@ import { openStateDir, removeStateDir } from '../../../node/src/gateway/recovery
 import { Cgroups } from '../../../sandbox/src/processes/cgroup.ts';
 import { harnessDir } from '../../src/commands/home.ts';
 
-const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+const CLI = join(import.meta.dirname, '..', '..', 'dist', 'commands', 'main.js');
 
 const { installed } = await harnessStatus('pi', harnessDir());
 const groups = await Cgroups.find(systemClock, `probe${process.pid}`);

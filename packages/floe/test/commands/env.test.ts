@@ -7,6 +7,7 @@ import { text } from 'node:stream/consumers';
 import { ENVIRONMENTS, REMOTE_ENVIRONMENTS } from '@floe-rl/agents';
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
+import { repositoryRoot } from '../../../../tools/repository.ts';
 import { chatTool, toolOf, wordForm } from '../../../agents/src/environments/action.ts';
 import { guessNumber } from '../../../agents/src/environments/games/guess-number.ts';
 import { SHOP_CHAT_TOOLS } from '../../../agents/src/environments/games/shop/tools.ts';
@@ -175,7 +176,7 @@ describe('floe env play', () => {
 });
 
 describe('floe env with the servers of a node', () => {
-  const COUNTDOWN = join(import.meta.dirname, '..', 'agent-host', 'plugins', 'countdown.js');
+  const COUNTDOWN = join(repositoryRoot(), 'packages', 'agents', 'test', 'host', 'plugins', 'countdown.js');
 
   /** Writes the config file of a node. */
   function configFile(plugins: object): string {

@@ -12,7 +12,7 @@ import { madeUpSessions } from '../../../../verify/datasets/sessions.ts';
 import { NO_SMALL_DISK, smallDisk } from '../../../server/test/store/small-disk.ts';
 import { startTestService, type TestService } from '../../src/testing/index.ts';
 
-const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+const CLI = join(import.meta.dirname, '..', '..', 'dist', 'commands', 'main.js');
 const SAMPLES = 4;
 
 type Exit = { readonly code: number | null; readonly stdout: string; readonly stderr: string };

@@ -11,7 +11,7 @@ import { NO_SMALL_DISK, smallDisk } from '../../../server/test/store/small-disk.
 import { registerGenerate } from '../../src/commands/generate.ts';
 import { checkAgainstLedger, startTestService, type TestService } from '../../src/testing/index.ts';
 
-const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+const CLI = join(import.meta.dirname, '..', '..', 'dist', 'commands', 'main.js');
 
 type Exit = { readonly code: number | null; readonly stdout: string; readonly stderr: string };
 type Line = { readonly row: number; readonly sample: number; readonly [field: string]: unknown };

@@ -3,10 +3,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { BatchStreamView, TaskRequest } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../../../../tools/repository.ts';
 import { startTestService, type TestService } from '../../src/testing/index.ts';
 import { CLI, type Exit, run } from './machine.ts';
 
-const EXAMPLE = join(import.meta.dirname, '..', '..', 'examples', 'environments', 'groups.yaml');
+const EXAMPLE = join(repositoryRoot(), 'examples', 'environments', 'groups.yaml');
 
 /** Files in the form of ROLL's: the second one takes its environments from the first. */
 const SHARED = `

@@ -7,7 +7,7 @@ import { text } from 'node:stream/consumers';
 import type { MissingPart } from '../../../../test/skip.ts';
 import { repositoryRoot } from '../../../../tools/repository.ts';
 
-export const CLI = join(repositoryRoot(), 'dist', 'cli', 'main.js');
+export const CLI = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 
 /** Id of the user without privileges as which commands are run. No system assigns this id, and the user owns no file. */
 const USER = 61_843;
@@ -59,10 +59,16 @@ export function readOnly(path: string): string {
 /** Creates the directory `path` with the files that `npm start` reads first, as in a new clone in which no packages are installed. */
 export function freshClone(path: string): string {
   mkdirSync(join(path, 'tools'), { recursive: true });
-  for (const file of ['package.json', 'package-lock.json', 'tsconfig.json', 'tools/run.js', 'tools/install-lock.js']) {
+  const floe = join('packages', 'floe');
+  const sandbox = join('packages', 'sandbox');
+  mkdirSync(join(path, floe, 'src'), { recursive: true });
+  mkdirSync(join(path, sandbox), { recursive: true });
+  for (const file of [
+    ...['package.json', 'package-lock.json', 'tsconfig.base.json', 'tools/run.js', 'tools/install-lock.js'],
+    ...[join(floe, 'package.json'), join(floe, 'tsconfig.json'), join(sandbox, 'bundle.js')],
+  ]) {
     cpSync(join(repositoryRoot(), file), join(path, file));
   }
-  mkdirSync(join(path, 'src'));
   mkdirSync(join(path, 'dashboard'));
   cpSync(join(repositoryRoot(), 'dashboard', 'vite.config.ts'), join(path, 'dashboard', 'vite.config.ts'));
   return path;

@@ -9,7 +9,7 @@ import { newId, systemClock } from '@floe-rl/core';
 import { expect, it } from 'vitest';
 
 const METRICS = { init_inflight: 0, ready_depth: 0, run_inflight: 0, postrun_queue_depth: 0, postrun_inflight: 0 };
-const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+const CLI = join(import.meta.dirname, '..', '..', 'dist', 'commands', 'main.js');
 
 it('ends `floe up` with the reason when a newer process takes over its node id', { timeout: 240_000 }, async () => {
   const home = await mkdtemp(join(tmpdir(), 'floe-up-'));

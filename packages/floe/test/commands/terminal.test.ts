@@ -9,7 +9,7 @@ import { repositoryRoot } from '../../../../tools/repository.ts';
 import { ProgressRate } from '../../src/commands/progress-rate.ts';
 import { startTestService, type TestService } from '../../src/testing/index.ts';
 
-const CLI = join(repositoryRoot(), 'dist', 'cli', 'main.js');
+const CLI = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 const OPEN = '\u001b[?1049h';
 const CLOSE = '\u001b[?7h\u001b[?25h\u001b[?1049l';
 /** What the agent writes to its standard error: a title of the window, a bell, and text from right to left. */

@@ -1,12 +1,13 @@
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../../../../tools/repository.ts';
 import { readYamlFile } from '../../src/commands/yaml-file.ts';
 import { clusterConfigSchema } from '../../src/deployment/cluster-config.ts';
 import { clusterReference } from '../../src/deployment/reference.ts';
 import { slurmPlan } from '../../src/deployment/slurm-plan.ts';
 import { serverUrls, topologySchema } from '../../src/deployment/topology.ts';
 
-const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');
+const DEPLOY = join(repositoryRoot(), 'deploy');
 
 describe('the example files', () => {
   it('are a valid cluster and a valid topology', async () => {

@@ -5,10 +5,11 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { parse, parseAllDocuments, stringify } from 'yaml';
 import { describeIf, toolMissing } from '../../../../test/skip.ts';
+import { repositoryRoot } from '../../../../tools/repository.ts';
 import { findTool } from '../../../../verify/services/tools.ts';
 import { configFileSchema } from '../../src/commands/config-file.ts';
 
-const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');
+const DEPLOY = join(repositoryRoot(), 'deploy');
 const CHART = join(DEPLOY, 'helm', 'floe');
 const helm = findTool('helm');
 const validator = findTool('kubernetes-validate');

@@ -1,10 +1,11 @@
 import { spawn } from 'node:child_process';
 import { realpath } from 'node:fs/promises';
-import { entryPath, FloeError, MIB, onAbort, systemClock } from '@floe-rl/core';
+import { FloeError, MIB, onAbort, systemClock } from '@floe-rl/core';
 import type { RuntimeTools } from '../api/tools.ts';
 import type { BoxServerOptions } from '../box/server.ts';
 import { BoxToolClient } from '../box/tool-client.ts';
 import { BOX_NODE_FLAGS, startToolServer } from '../box/tool-server.ts';
+import { programPath } from '../programs.ts';
 import type { SpawnResult } from '../spawn/spawner.ts';
 
 /** Maximum number of bytes that are kept of the output of one piece of code. */
@@ -43,7 +44,7 @@ function runServer(socketPath: string, workdir: string, signal: AbortSignal): Pr
     // The processes of all other programs are in the same namespace.
     gatewayPidNamespace: null,
   };
-  const program = entryPath(import.meta.url, './box/server.js');
+  const program = programPath('box-server');
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, [...BOX_NODE_FLAGS, program, JSON.stringify(options)], {
       cwd: workdir,

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
 import { type FileHandle, mkdir, open, readFile, realpath, rm, stat } from 'node:fs/promises';
 import { dirname, join, resolve, sep } from 'node:path';
-import { asFloeError, type Clock, entryPath, FloeError, MIB, removeTree } from '@floe-rl/core';
+import { asFloeError, type Clock, FloeError, MIB, removeTree } from '@floe-rl/core';
 import type { RuntimeSpec } from '@floe-rl/core/schema';
 import type { SandboxFile } from '../api/files.ts';
 import {
@@ -23,6 +23,7 @@ import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS, startToolServer } from '../box/to
 import type { Cgroups } from '../processes/cgroup.ts';
 import { endOwned } from '../processes/orphans.ts';
 import { labelled, type Owner } from '../processes/owner.ts';
+import { programPath } from '../programs.ts';
 import type { Spawner, SpawnLimits, SpawnRequest, SpawnResult } from '../spawn/spawner.ts';
 import {
   baseEnvironment,
@@ -158,7 +159,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
   readonly isolation = 'none';
   readonly paths: RuntimePaths;
   readonly proxyOrigin: string;
-  readonly mcpCommand = [process.execPath, ...BOX_NODE_FLAGS, entryPath(import.meta.url, './box/mcp-server.js')];
+  readonly mcpCommand = [process.execPath, ...BOX_NODE_FLAGS, programPath('mcp-server')];
   /** Whether a spawn helper has died while it ran a command of this sandbox. Processes of that command may then still be alive. */
   private helperDied = false;
   private nextCommand = 0;
@@ -291,7 +292,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
       // Processes of other programs of the user share the pid namespace.
       gatewayPidNamespace: null,
     };
-    const program = entryPath(import.meta.url, './box/server.js');
+    const program = programPath('box-server');
     return {
       argv: [process.execPath, ...BOX_NODE_FLAGS, program, JSON.stringify(options)],
       fileBlocks: fileBlocksOf(request.spec),

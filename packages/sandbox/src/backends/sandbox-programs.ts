@@ -1,14 +1,11 @@
 import { execFile } from 'node:child_process';
-import { chmod, copyFile, mkdir, readFile, writeFile } from 'node:fs/promises';
-import { basename, dirname, join, relative } from 'node:path';
+import { chmod, copyFile, mkdir, writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
-import { entryPath } from '@floe-rl/core';
+import { type ProgramName, programPath } from '../programs.ts';
 import { HOST_PATH } from '../workspace/environment.ts';
 
 const run = promisify(execFile);
-
-/** Matches the import of another file of floe in a compiled file. */
-const RELATIVE_IMPORT = /^(?:import|export) (?:[^'"\n]* from )?'(\.[^'\n]+)';$/gm;
 
 /** Programs of floe in a directory that is mounted in sandboxes. They run in any image, even in one without Node or with another C library. */
 export type SandboxPrograms<Name extends string> = {
@@ -20,34 +17,20 @@ export type SandboxPrograms<Name extends string> = {
   readonly loader: string | null;
 };
 
-/**
- * Copies programs, with the files that they import, Node's libraries and Node's dynamic loader, to the directory `dir`. `programs` are the
- * compiled files relative to `packages/sandbox/src/backends`, by name.
- */
+/** Copies programs, Node's libraries and Node's dynamic loader to the directory `dir`. `programs` gives each its name in the result. */
 export async function copySandboxPrograms<Name extends string>(
   dir: string,
-  programs: Readonly<Record<Name, string>>,
+  programs: Readonly<Record<Name, ProgramName>>,
 ): Promise<SandboxPrograms<Name>> {
   await mkdir(dir, { recursive: true });
-  const root = entryPath(import.meta.url, '..');
   await writeFile(join(dir, 'package.json'), '{"type":"module"}\n');
-  const paths: Record<Name, string> = { ...programs };
-  for (const name of Object.keys(programs) as Name[]) {
-    const compiled = entryPath(import.meta.url, `./${programs[name]}`);
-    await copyModule(compiled, root, dir);
-    paths[name] = relative(root, compiled);
+  const paths: Record<string, string> = {};
+  for (const [name, program] of Object.entries<ProgramName>(programs)) {
+    const path = programPath(program);
+    await copyFile(path, join(dir, basename(path)));
+    paths[name] = basename(path);
   }
-  return { dir, paths, loader: await copyLibraries(dir) };
-}
-
-/** Copies a compiled file and the files that it imports, with their paths below `root`. */
-async function copyModule(file: string, root: string, dir: string): Promise<void> {
-  const target = join(dir, relative(root, file));
-  const text = await readFile(file, 'utf8');
-  await mkdir(dirname(target), { recursive: true });
-  await writeFile(target, text);
-  for (const [, imported = ''] of text.matchAll(RELATIVE_IMPORT))
-    await copyModule(join(dirname(file), imported), root, dir);
+  return { dir, paths: paths as Record<Name, string>, loader: await copyLibraries(dir) };
 }
 
 /** Copies the libraries and the dynamic loader of this Node to `dir`. Returns the loader's file name; `null` when Node is statically linked. */

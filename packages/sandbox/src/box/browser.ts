@@ -13,8 +13,8 @@ const NAMES = [
   '/usr/lib64/chromium-browser/chromium-browser',
   ...['chromium', 'chromium-browser', 'chrome-headless-shell', 'google-chrome', 'google-chrome-stable', 'chrome'],
 ];
-/** The program that operates a browser. This file runs compiled, as part of the box server. */
-const PROGRAM = fileURLToPath(new URL('./browser/program.js', import.meta.url));
+/** The program that operates a browser. This module runs as part of the box server, which is bundled beside that program. */
+const PROGRAM = fileURLToPath(new URL('./browser.js', import.meta.url));
 const NODE_FLAGS = ['--max-semi-space-size=2', '--max-old-space-size=320', '--no-warnings'];
 
 /** Returns how the program that operates a browser is run. Throws a {@link ToolError} when the sandbox has no browser. */

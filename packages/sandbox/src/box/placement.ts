@@ -50,9 +50,9 @@ export type BoxPrograms = SandboxPrograms<'box' | 'mcp' | 'browser'>;
 /** Copies the programs to the directory `dir`, which is mounted in sandboxes. */
 export function copyBoxPrograms(dir: string): Promise<BoxPrograms> {
   return copySandboxPrograms(dir, {
-    box: 'box/server.js',
-    mcp: 'box/mcp-server.js',
-    browser: 'box/browser/program.js',
+    box: 'box-server',
+    mcp: 'mcp-server',
+    browser: 'browser',
   });
 }
 

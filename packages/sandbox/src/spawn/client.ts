@@ -1,5 +1,6 @@
 import { type ChildProcess, fork } from 'node:child_process';
-import { entryPath, FloeError } from '@floe-rl/core';
+import { FloeError } from '@floe-rl/core';
+import { programPath } from '../programs.ts';
 import { RemoteChildren } from './remote-children.ts';
 import type { HelperReply, HelperRequest, SpawnedProcess, Spawner, SpawnRequest } from './spawner.ts';
 
@@ -65,7 +66,7 @@ class Helper {
       const value = process.env[name];
       if (value !== undefined) env[name] = value;
     }
-    this.child = fork(entryPath(import.meta.url, './spawn-helper.js'), [], {
+    this.child = fork(programPath('spawn-helper'), [], {
       serialization: 'advanced',
       // Detached from the gateway's process group, so that Ctrl-C in a terminal reaches only the gateway, which then shuts down in order.
       detached: true,

@@ -18,11 +18,11 @@ const problem = await bubblewrapMissing();
  * helper once the command runs.
  */
 const GATEWAY = `
-const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
-const { createSpawner } = await import(dist + '/runtimes/spawn/client.js');
-const { createRuntimeProviders } = await import(dist + '/runtimes/providers.js');
-const { systemClock } = await import(dist + '/core/clock.js');
-const { runtimeSpecSchema } = await import(dist + '/schema/index.js');
+const [packages, stateDir, backend, seconds, id] = process.argv.slice(1);
+const { createSpawner } = await import(packages + '/sandbox/dist/spawn/client.js');
+const { createRuntimeProviders } = await import(packages + '/sandbox/dist/backends/providers.js');
+const { systemClock } = await import(packages + '/core/dist/clock.js');
+const { runtimeSpecSchema } = await import(packages + '/core/dist/schema/index.js');
 const spawner = await createSpawner();
 const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir, owner: { id, instance: 'dead' } }).get(backend);
 const spec = runtimeSpecSchema.parse({});
@@ -40,7 +40,7 @@ const OWNER = `crash${process.pid}`;
 afterAll(() => endOwned(OWNER, () => true, systemClock));
 
 async function startGateway(stateDir: string, backend: RuntimeBackend, seconds: string) {
-  const args = ['--input-type=module', '-e', GATEWAY, resolve('dist'), stateDir, backend, seconds, OWNER];
+  const args = ['--input-type=module', '-e', GATEWAY, resolve('packages'), stateDir, backend, seconds, OWNER];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
   return { child, helperPid: Number(line) };

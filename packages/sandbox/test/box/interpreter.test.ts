@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { inputHandled, nextEventLoopTurn } from '../../../core/src/promises.ts';
+import { inputHandled, nextEventLoopTurn } from '../../../core/src/event-loop.ts';
 import { type Dialect, Interpreter } from '../../src/box/interpreter.ts';
 
 /** More than the grace time for the last output of an interpreter. */

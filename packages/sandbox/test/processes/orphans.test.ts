@@ -23,12 +23,12 @@ const hasGroups = (await Cgroups.find(systemClock, 'probe')) !== null;
  * process group and session, and keeps its parent's output open.
  */
 const GATEWAY = `
-const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
-const { createSpawner } = await import(dist + '/runtimes/spawn/client.js');
-const { createRuntimeProviders } = await import(dist + '/runtimes/providers.js');
-const { labelOf, HELPER_NAME } = await import(dist + '/runtimes/processes/owner.js');
-const { systemClock } = await import(dist + '/core/clock.js');
-const { runtimeSpecSchema } = await import(dist + '/schema/index.js');
+const [packages, stateDir, backend, seconds, id] = process.argv.slice(1);
+const { createSpawner } = await import(packages + '/sandbox/dist/spawn/client.js');
+const { createRuntimeProviders } = await import(packages + '/sandbox/dist/backends/providers.js');
+const { labelOf, HELPER_NAME } = await import(packages + '/sandbox/dist/processes/owner.js');
+const { systemClock } = await import(packages + '/core/dist/clock.js');
+const { runtimeSpecSchema } = await import(packages + '/core/dist/schema/index.js');
 const owner = { id, instance: 'dead' };
 const spawner = await createSpawner(labelOf(owner, HELPER_NAME));
 const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir, owner }).get(backend);
@@ -51,7 +51,7 @@ type KilledGateway = {
 async function startGateway(stateDir: string, backend: RuntimeBackend): Promise<KilledGateway> {
   const id = randomBytes(8).toString('hex');
   const seconds = uniqueSeconds();
-  const args = ['--input-type=module', '-e', GATEWAY, resolve('dist'), stateDir, backend, seconds, id];
+  const args = ['--input-type=module', '-e', GATEWAY, resolve('packages'), stateDir, backend, seconds, id];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
   return { id, seconds, helperPid: Number(line), child };

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 
 /** The compiled module, which the tests import in processes of their own. */
-const BUILT = join(import.meta.dirname, '..', '..', '..', 'dist', 'runtimes', 'processes', 'priority.js');
+const BUILT = join(import.meta.dirname, '..', '..', 'dist', 'processes', 'priority.js');
 
 /** The niceness of each thread, and of the group of the terminal session, which is `null` where the kernel makes no such groups. */
 type Niceness = { readonly threads: readonly number[]; readonly session: string | null };

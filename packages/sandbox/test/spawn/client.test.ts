@@ -13,7 +13,7 @@ import { processesMentioning, uniqueSeconds } from '../backends/workbench.ts';
 const PATH = '/usr/local/bin:/usr/bin:/bin';
 const maxOutputBytes = 10_000;
 /** The compiled client, which the tests import in gateway processes of their own. */
-const BUILT_CLIENT = join(import.meta.dirname, '..', '..', '..', 'dist', 'runtimes', 'spawn', 'client.js');
+const BUILT_CLIENT = join(import.meta.dirname, '..', '..', 'dist', 'spawn', 'client.js');
 
 describe('the spawner', () => {
   let spawner: Spawner;

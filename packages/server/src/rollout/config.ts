@@ -1,5 +1,5 @@
 import { GIB } from '@floe-rl/core';
-import { idSchema } from '@floe-rl/core/schema';
+import { idSchema, roleSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { prorlHandlerSchema } from './prorl/schema.ts';
 
@@ -21,13 +21,6 @@ const tlsFilesSchema = z.strictObject({
       'certificate authorities; every node must present a certificate signed by one of them. null: no client certificate is required',
     ),
 });
-
-/**
- * The role of a caller, which decides which calls it may make: `admin` all of them, `trainer` those about tasks, results and engines,
- * `node` those of gateway nodes, and `viewer` only calls that change nothing.
- */
-export const roleSchema = z.enum(['admin', 'trainer', 'node', 'viewer']);
-export type Role = z.infer<typeof roleSchema>;
 
 /**
  * A secret with which callbacks are signed, in the format of Standard Webhooks: a prefix and the key in base64. The standard requires a key

@@ -93,7 +93,7 @@ describe('a restarted server', () => {
     }
 
     static async start(directory: string): Promise<Child> {
-      const script = entryPath(import.meta.url, '../../verify/fixtures/server-process.js');
+      const script = entryPath(import.meta.url, '../../../../verify/fixtures/server-process.js');
       const child = spawn(process.execPath, [script, directory], { stdio: ['ignore', 'pipe', 'inherit'] });
       for await (const line of createInterface({ input: child.stdout })) return new Child(child, line);
       throw new Error('the server ended before it listened; compile it with npm run verify');

@@ -3,12 +3,12 @@ import { statSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import {
   asFloeError,
+  assetPath,
   type Clock,
   FloeError,
   lastOutput,
   linkAbort,
   onAbort,
-  packageRoot,
   parseJson,
   raceAbort,
   Semaphore,
@@ -111,7 +111,7 @@ export class PythonProcess {
     this.label = `plugins.python.${name}`;
     this.permits = plugin.kind === 'environment' ? new Semaphore(plugin.threads) : null;
     const folder = plugin.path ?? process.cwd();
-    const modules = [folder, join(packageRoot(), 'python', 'src'), env.PYTHONPATH ?? ''];
+    const modules = [folder, assetPath(import.meta.url, 'python/src'), env.PYTHONPATH ?? ''];
     const args = ['-X', 'faulthandler', '-m', 'floe.serve_plugin', plugin.kind, plugin.target];
     this.child = spawn(programOf(plugin.python), args, {
       cwd: folder,

@@ -96,7 +96,7 @@ describeIf(noChromium, 'the tool computer in a sandbox', () => {
   it('continues with a new browser when the process that operates it was killed', async () => {
     const { call } = await sandbox.use(computerToolset, { observation: 'text', site: { url: FORM } });
     const shell = sandbox.box.shell();
-    const kill = `kill -9 $(pgrep -f "node.*browser/program.js" | while read p; do grep -qz "^HOME=$HOME$" /proc/$p/environ && echo $p; done)`;
+    const kill = `kill -9 $(pgrep -f "node.*browser.js" | while read p; do grep -qz "^HOME=$HOME$" /proc/$p/environ && echo $p; done)`;
     await shell.run(kill, { timeoutMs: 10_000 }, new AbortController().signal);
     await shell.close();
     // The end of the process is noticed before the action or during it.

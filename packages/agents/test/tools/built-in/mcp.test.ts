@@ -9,7 +9,7 @@ import { checkArguments } from '../../../src/tools/checked-arguments.ts';
 import type { ToolResult } from '../../../src/tools/tool.ts';
 import { type OpenToolset, openToolset } from '../../../src/tools/toolset.ts';
 
-const SERVER = join(import.meta.dirname, '..', '..', 'agent-host', 'plugins', 'mcp-server.js');
+const SERVER = join(import.meta.dirname, '..', '..', 'host', 'plugins', 'mcp-server.js');
 
 function stdio(mode: string): McpServer {
   const env = { GREETING: 'hello' };

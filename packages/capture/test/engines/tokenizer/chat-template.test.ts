@@ -29,7 +29,10 @@ function render(
 }
 
 describe('a template in Jinja', () => {
-  const source = readFileSync(join(repositoryRoot(), 'test', 'engines', 'tokenizer', 'sim-template.jinja'), 'utf8');
+  const source = readFileSync(
+    join(repositoryRoot(), 'packages', 'capture', 'test', 'engines', 'tokenizer', 'sim-template.jinja'),
+    'utf8',
+  );
   const conversations: [string, object[]][] = [
     ['a question', [user]],
     ['a system message', [{ role: 'system', content: 'Be brief.\n' }, user]],

@@ -3,8 +3,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { repositoryRoot } from '../../../../../tools/repository.ts';
 
-const SIM_TOKENIZER = join(repositoryRoot(), 'src', 'sim', 'assets', 'tokenizer.json');
-const SIM_TEMPLATE = join(repositoryRoot(), 'test', 'engines', 'tokenizer', 'sim-template.jinja');
+const SIM_TOKENIZER = join(repositoryRoot(), 'packages', 'sim', 'assets', 'tokenizer.json');
+const SIM_TEMPLATE = join(
+  repositoryRoot(),
+  'packages',
+  'capture',
+  'test',
+  'engines',
+  'tokenizer',
+  'sim-template.jinja',
+);
 
 /** A folder as models are published with, which contains the simulated model's tokenizer and its chat template. */
 export type TokenizerFolder = {

@@ -8,7 +8,7 @@ import { repositoryRoot } from '../../../../../tools/repository.ts';
 import { TextTokenizer, tokenizerJsonSchema } from '../../../src/engines/tokenizer/text-tokenizer.ts';
 
 const json = tokenizerJsonSchema.parse(
-  JSON.parse(readFileSync(join(repositoryRoot(), 'src', 'sim', 'assets', 'tokenizer.json'), 'utf8')),
+  JSON.parse(readFileSync(join(repositoryRoot(), 'packages', 'sim', 'assets', 'tokenizer.json'), 'utf8')),
 );
 const words = bundledVocabulary();
 

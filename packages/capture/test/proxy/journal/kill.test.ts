@@ -13,10 +13,10 @@ const RECORDED = 50;
 
 /** Program that records completions until it is killed. It prints the index of each one when the journal has recorded it. */
 const PROGRAM = `
-const [dist, directory, mode] = process.argv.slice(1);
-const load = (path) => import(dist + '/' + path + '.js');
-const { CaptureJournal } = await load('proxy/journal/journal');
-const { samplingSchema } = await load('schema/index');
+const [packages, directory, mode] = process.argv.slice(1);
+const load = (path) => import(packages + '/' + path + '.js');
+const { CaptureJournal } = await load('capture/dist/proxy/journal/journal');
+const { samplingSchema } = await load('core/dist/schema/index');
 const journal = await CaptureJournal.open(directory, { mode });
 const capture = { mode: 'chat', logprobs_mode: 'processed', thinking_retention: 'template', spliced_onto: null, rendered_because: 'chat_mode' };
 const request = {
@@ -39,7 +39,7 @@ for (let index = 0; ; index++) {
 
 it.each(journalModeSchema.options)('keeps every recorded completion when its process is killed (%s)', async (mode) => {
   const directory = await mkdtemp(join(tmpdir(), 'floe-journal-'));
-  const args = ['--input-type=module', '-e', PROGRAM, resolve('dist'), directory, mode];
+  const args = ['--input-type=module', '-e', PROGRAM, resolve('packages'), directory, mode];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   let reported = -1;
   const lines = createInterface(child.stdout);

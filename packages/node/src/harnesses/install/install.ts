@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { copyFile, mkdtemp, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ensureWritableDir, FloeError, freeBytes, MIB, packageRoot } from '@floe-rl/core';
+import { assetPath, ensureWritableDir, FloeError, freeBytes, MIB } from '@floe-rl/core';
 import type { HarnessAdapter, HarnessInstall } from '../harness.ts';
 import { findHarness } from '../registry.ts';
 import { removeAbandoned, TEMP_PREFIX } from './abandoned.ts';
@@ -114,7 +114,7 @@ export async function installedBytes(path: string): Promise<number> {
  */
 function lockedHarness(name: string): LockedHarness | null {
   const install = harnessInstalls().get(name) ?? findHarness(name).install;
-  return install === null ? null : { name, install, lockDir: join(packageRoot(), 'harness-locks', name) };
+  return install === null ? null : { name, install, lockDir: join(assetPath(import.meta.url, 'harness-locks'), name) };
 }
 
 async function installPath({ name, install, lockDir }: LockedHarness, cacheDir: string): Promise<string> {

@@ -1,5 +1,4 @@
-import { join } from 'node:path';
-import { packageRoot } from '@floe-rl/core';
+import { assetPath } from '@floe-rl/core';
 import { pythonPath } from './catalog.ts';
 import { type LockedHarness, lockedStatus } from './install.ts';
 
@@ -15,7 +14,7 @@ export const MATH_VERIFY: LockedHarness = {
     program: 'venv/bin/isympy',
     warmUp: ['--help'],
   },
-  lockDir: join(packageRoot(), 'evaluator-locks', 'math_verify'),
+  lockDir: assetPath(import.meta.url, 'evaluator-locks/math_verify'),
 };
 
 /** Returns the path of the Python interpreter of an installed math-verify; `null` when it is not installed. */

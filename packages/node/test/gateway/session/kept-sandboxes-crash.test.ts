@@ -26,18 +26,18 @@ const missing = await missingBackends();
  * prints a line when both are kept.
  */
 const GATEWAY = `
-const [dist, dir, backend, image, engineSocket, seconds] = process.argv.slice(1);
-const load = (path) => import(dist + '/' + path + '.js');
-const { systemClock: clock } = await load('core/clock');
-const { silentLogger: log } = await load('observe/log');
-const { createSpawner } = await load('runtimes/spawn/client');
-const { createRuntimeProviders } = await load('runtimes/providers');
-const { runtimeSpecSchema } = await load('schema/index');
-const { Sandboxes, StartLimits } = await load('gateway/session/sandbox');
-const { ReusedRuntimes } = await load('gateway/session/reused-runtimes');
-const { PrewarmedRuntimes } = await load('gateway/session/prewarmed-runtimes');
-const { proxySocketsIn } = await load('gateway/session/proxy-sockets');
-const { openStateDir } = await load('gateway/recovery/state-dir');
+const [packages, dir, backend, image, engineSocket, seconds] = process.argv.slice(1);
+const load = (path) => import(packages + '/' + path + '.js');
+const { systemClock: clock } = await load('core/dist/clock');
+const { silentLogger: log } = await load('observe/dist/log');
+const { createSpawner } = await load('sandbox/dist/spawn/client');
+const { createRuntimeProviders } = await load('sandbox/dist/backends/providers');
+const { runtimeSpecSchema } = await load('core/dist/schema/index');
+const { Sandboxes, StartLimits } = await load('node/dist/gateway/session/sandbox');
+const { ReusedRuntimes } = await load('node/dist/gateway/session/reused-runtimes');
+const { PrewarmedRuntimes } = await load('node/dist/gateway/session/prewarmed-runtimes');
+const { proxySocketsIn } = await load('node/dist/gateway/session/proxy-sockets');
+const { openStateDir } = await load('node/dist/gateway/recovery/state-dir');
 
 const { signal } = new AbortController();
 const spawner = await createSpawner();
@@ -95,7 +95,7 @@ describe.each(['bubblewrap', 'docker'] as const)('%s', (backend) => {
       const dir = join(opened.bench.dir, 'node');
       const seconds = uniqueSeconds();
       const { image, engineSocket } = opened;
-      const args = [GATEWAY, resolve('dist'), dir, backend, image ?? '', engineSocket ?? '', seconds];
+      const args = [GATEWAY, resolve('packages'), dir, backend, image ?? '', engineSocket ?? '', seconds];
       const stdio = ['ignore', 'pipe', 'inherit'] as const;
       const child = spawn(process.execPath, ['--input-type=module', '-e', ...args], { stdio: [...stdio] });
       onTestFinished(() => void child.kill('SIGKILL'));

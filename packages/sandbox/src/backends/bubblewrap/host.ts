@@ -98,13 +98,12 @@ export async function describeHost(shareDir: string, architecture: Architecture)
   await mkdir(join(shareDir, 'etc'), { recursive: true });
   for (const [name, content] of Object.entries(ETC_FILES)) await writeFile(join(shareDir, 'etc', name), content);
   const etcBinds = await prepareEtcBinds(shareDir);
-  const sources = {
-    relay: 'bubblewrap/proxy-relay.js',
-    box: 'box/server.js',
-    mcp: 'box/mcp-server.js',
-    browser: 'box/browser/program.js',
-  };
-  const programs = await copySandboxPrograms(join(shareDir, 'relay'), sources);
+  const programs = await copySandboxPrograms(join(shareDir, 'relay'), {
+    relay: 'proxy-relay',
+    box: 'box-server',
+    mcp: 'mcp-server',
+    browser: 'browser',
+  });
   const filterFile = join(shareDir, 'syscall-filter');
   await writeFile(filterFile, syscallFilter(architecture, DENIED_CALLS));
   await writeFile(join(shareDir, 'empty'), '');

@@ -13,11 +13,11 @@ const noPerl = existsSync(PERL) ? null : 'perl is not installed: apt-get install
 
 /** Program that runs each of the given commands in a sandbox of its own, one after the other, and prints their outputs as JSON. */
 const GATEWAY = `
-const [dist, stateDir, backend, commands] = process.argv.slice(1);
-const { createSpawner } = await import(dist + '/runtimes/spawn/client.js');
-const { createRuntimeProviders } = await import(dist + '/runtimes/providers.js');
-const { systemClock } = await import(dist + '/core/clock.js');
-const { runtimeSpecSchema } = await import(dist + '/schema/index.js');
+const [packages, stateDir, backend, commands] = process.argv.slice(1);
+const { createSpawner } = await import(packages + '/sandbox/dist/spawn/client.js');
+const { createRuntimeProviders } = await import(packages + '/sandbox/dist/backends/providers.js');
+const { systemClock } = await import(packages + '/core/dist/clock.js');
+const { runtimeSpecSchema } = await import(packages + '/core/dist/schema/index.js');
 const spawner = await createSpawner();
 const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir }).get(backend);
 const { signal } = new AbortController();
@@ -56,7 +56,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
  * command in a sandbox of this gateway, and returns the outputs.
  */
 async function runLaunched(backend: RuntimeBackend, commands: readonly string[][]): Promise<string[]> {
-  const gateway = [process.execPath, '--input-type=module', '-e', GATEWAY, resolve('dist'), join(dir, 'state')];
+  const gateway = [process.execPath, '--input-type=module', '-e', GATEWAY, resolve('packages'), join(dir, 'state')];
   const leftovers = { ...OF_THE_HOST, file: join(dir, 'secret'), directory: dir };
   const [program = '', ...args] = launched(leftovers, [...gateway, backend, JSON.stringify(commands)]);
   const { stdout } = await promisify(execFile)(program, args);

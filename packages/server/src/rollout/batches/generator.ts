@@ -1,5 +1,5 @@
 import { abortAfter, asFloeError, FloeError, GatheredBytes, MIB, parseAs, parseJson } from '@floe-rl/core';
-import { metadataRowsSchema } from '@floe-rl/core/schema';
+import { batchRowsSchema } from '@floe-rl/core/schema';
 import { Agent, request } from 'undici';
 import { z } from 'zod';
 import type { BatchStreamRow } from '../../store/index.ts';
@@ -17,7 +17,7 @@ const MAX_REPLY_VALUES = 200_000;
 /** Pause after a request that failed. */
 const RETRY_MS = 5_000;
 
-const pageSchema = z.object({ rows: metadataRowsSchema, done: z.boolean().default(false) });
+const pageSchema = z.object({ rows: batchRowsSchema.shape.rows, done: z.boolean().default(false) });
 
 /** Requests the rows of streams whose source is a generator, at most one request for each stream at a time. */
 export class RowGenerators {

@@ -1,5 +1,6 @@
 import { MIB } from '@floe-rl/core';
 import { ENVELOPE_TYPE, RESULT_LIMIT_BYTES } from '@floe-rl/core/protocol';
+import type { Role } from '@floe-rl/core/schema';
 import {
   addServerSchema,
   attemptViewSchema,
@@ -39,7 +40,6 @@ import {
 } from '@floe-rl/core/schema';
 import { ADVANTAGE_METHODS, CONSTRAINED_USES, ENCODINGS, FORMAT_NAMES } from '@floe-rl/data';
 import { z } from 'zod';
-import type { Role } from '../config.ts';
 import { count, digits, ENGINE_WAIT_SECONDS, flag, seconds, waitSeconds } from './query-parameters.ts';
 import { SESSION_LIST_API } from './session-list-api.ts';
 

@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { extname, join } from 'node:path';
-import { packageRoot } from '@floe-rl/core';
+import { dirname, extname, join } from 'node:path';
+import { assetPath } from '@floe-rl/core';
 import { z } from 'zod';
 import type { RouteSpec } from './api.ts';
 import type { MountedRoute } from './compatible-api.ts';
@@ -43,7 +43,9 @@ const NOT_BUILT = 'The page was not built: run `npm run build` in the checkout, 
  * Returns the routes of the dashboard, a page for people. It needs no token: only the calls that it makes do. `folder` has the files
  * of the page, as the package `dashboard/` builds them.
  */
-export function dashboardRoutes(folder = join(packageRoot(), 'dist', 'dashboard')): MountedRoute[] {
+export function dashboardRoutes(
+  folder = join(dirname(assetPath(import.meta.url, 'package.json')), 'dist', 'dashboard'),
+): MountedRoute[] {
   const page = route('/dashboard/', ({ reply }) => {
     reply.headers({ ...HEADERS, 'cache-control': 'no-cache' });
     const file = join(folder, 'index.html');

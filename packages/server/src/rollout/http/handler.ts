@@ -1,6 +1,6 @@
+import type { Role } from '@floe-rl/core/schema';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { z } from 'zod';
-import type { Role } from '../config.ts';
 import type { Api, RouteName, RouteSpec } from './api.ts';
 
 type QueryOf<R> = R extends { readonly query: infer Q extends z.ZodObject } ? z.output<Q> : undefined;

@@ -1,5 +1,6 @@
-import { environmentSchema, foreignIdSchema } from '@floe-rl/core/schema';
+import { environmentSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
+import { foreignIdSchema } from '../foreign-id.ts';
 
 /**
  * The wire objects of Polar's rollout server. Field names, defaults and ranges are those of these files in the repository

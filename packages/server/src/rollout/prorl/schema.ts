@@ -1,5 +1,6 @@
-import { foreignIdSchema, taskRequestSchema } from '@floe-rl/core/schema';
+import { taskRequestSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
+import { foreignIdSchema } from '../foreign-id.ts';
 
 /**
  * The wire objects of NVIDIA's ProRL Agent server, as in `openhands/nvidia/utils.py` and `scripts/start_server.py` of

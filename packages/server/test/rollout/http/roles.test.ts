@@ -1,8 +1,7 @@
 import { NodeApi } from '@floe-rl/client';
 import { VirtualClock } from '@floe-rl/core';
-import type { RolloutStatus } from '@floe-rl/core/schema';
+import type { Role, RolloutStatus } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Role } from '../../../src/rollout/config.ts';
 import { RateLimit } from '../../../src/rollout/http/admission.ts';
 import { API, type RouteSpec } from '../../../src/rollout/http/api.ts';
 import { createRolloutServer } from '../../../src/rollout/index.ts';

@@ -1,5 +1,7 @@
-export { ADVANTAGE_METHODS, type AdvantageMethod } from './advantages.ts';
+/** `floe/trainers`: results in the formats of trainers. */
 export {
+  ADVANTAGE_METHODS,
+  type AdvantageMethod,
   CONSTRAINED_USES,
   type ConstrainedUse,
   describeFormats,
@@ -10,6 +12,9 @@ export {
   FORMAT_NAMES,
   type FormatDescription,
   type FormatName,
+  type TrainingGroup,
+  type TrainingRow,
+  type TrainingSample,
   trainerRecords,
-} from './registry.ts';
-export { type TrainingGroup, type TrainingRow, type TrainingSample, trainingGroups } from './training-row.ts';
+  trainingGroups,
+} from '@floe-rl/data';

@@ -1,0 +1,176 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { dirname, join as joinPosix } from 'node:path/posix';
+import type { Problem, SourceFile } from './source.ts';
+
+/** What the lint knows of a package: its folder below `packages/`, the packages of floe that it depends on, and its entries. */
+export type PackageFacts = {
+  readonly folder: string;
+  readonly dependencies: readonly string[];
+  /** Specifiers under which other packages import it, such as `@floe-rl/core/schema`. */
+  readonly entries: readonly string[];
+};
+
+/** Packages by name, such as `@floe-rl/core`. */
+export type Packages = ReadonlyMap<string, PackageFacts>;
+
+/**
+ * The folders ("rooms") of a package that each of its rooms may import. `*` allows all of them. Files beside the rooms may be imported by all
+ * rooms, and only `index.ts` among them imports rooms. A package that is not listed has no rules inside.
+ */
+const ROOMS: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
+  core: { schema: [], protocol: ['schema'], rows: ['schema'] },
+  capture: { tokens: [], dialects: [], engines: [], proxy: ['tokens', 'dialects', 'engines'] },
+  sandbox: {
+    api: [],
+    images: [],
+    processes: ['spawn'],
+    spawn: ['processes'],
+    workspace: ['api'],
+    box: ['api', 'backends', 'processes', 'spawn', 'workspace'],
+    backends: ['*'],
+  },
+  search: { search: [], 'code-index': ['search'] },
+  agents: {
+    environments: [],
+    tools: ['environments'],
+    loop: ['environments', 'tools'],
+    agents: ['environments', 'tools', 'loop'],
+    host: ['*'],
+  },
+  data: {
+    datasets: [],
+    generation: [],
+    trainers: [],
+    harbor: [],
+    'session-sets': ['generation', 'trainers'],
+    recordings: ['session-sets'],
+  },
+  server: { store: [], rollout: ['store'] },
+  node: { harnesses: [], gateway: ['harnesses'] },
+  floe: {
+    client: [],
+    schema: [],
+    trainers: [],
+    plugins: [],
+    deployment: [],
+    up: [],
+    testing: ['up'],
+    commands: ['deployment', 'up'],
+  },
+};
+
+/** The top-level folders that each top-level folder may import by path. Packages are imported by name, or as `#package/module` by programs. */
+const MAY_REACH: Readonly<Record<string, readonly string[]>> = {
+  dashboard: [],
+  tools: [],
+  examples: [],
+  verify: ['tools', 'bench', 'examples'],
+  bench: ['tools', 'verify'],
+  test: ['dashboard', 'tools', 'verify', 'bench', 'examples', 'packages'],
+  // Tests of packages use what all tests share.
+  packages: ['dashboard', 'tools', 'verify', 'test'],
+};
+
+/** Matches vague names of files and folders, which do not describe their contents. */
+const VAGUE_NAME = /(^|\/)(utils?|helpers?|common|misc)(\.ts|\/)/;
+
+/** Reads the manifests of all packages below `packages/` of the repository `root`. */
+export function readPackages(root: string): Packages {
+  const folders = readdirSync(join(root, 'packages'));
+  return new Map(
+    folders.map((folder) => {
+      const manifest = JSON.parse(readFileSync(join(root, 'packages', folder, 'package.json'), 'utf8')) as {
+        name: string;
+        dependencies?: object;
+        exports: object;
+      };
+      const entries = Object.keys(manifest.exports).map((entry) => joinPosix(manifest.name, entry));
+      const dependencies = Object.keys(manifest.dependencies ?? {}).filter((name) => name.startsWith('@floe-rl/'));
+      return [manifest.name, { folder, dependencies, entries }];
+    }),
+  );
+}
+
+/** Returns a problem for each circle of packages that depend on each other. */
+export function checkCircles(packages: Packages): Problem[] {
+  const problems: Problem[] = [];
+  const done = new Set<string>();
+  const visit = (name: string, above: readonly string[]): void => {
+    const from = above.indexOf(name);
+    if (from >= 0) {
+      const circle = [...above.slice(from), name].join(' → ');
+      const message = `${circle} depend on each other; move what they share to a package below them`;
+      problems.push({ path: `packages/${packages.get(name)?.folder}/package.json`, line: 0, message });
+      return;
+    }
+    if (done.has(name)) return;
+    for (const next of packages.get(name)?.dependencies ?? []) visit(next, [...above, name]);
+    done.add(name);
+  };
+  for (const name of packages.keys()) visit(name, []);
+  return problems;
+}
+
+/** Returns the imports of a file that break a rule. */
+export function checkImports(file: SourceFile, packages: Packages): Problem[] {
+  const problems: Problem[] = [];
+  if (VAGUE_NAME.test(file.path)) {
+    problems.push({ path: file.path, line: 0, message: 'a file or folder is named for the noun that it holds' });
+  }
+  for (const { specifier, start } of file.imports) {
+    const message = specifier.startsWith('.')
+      ? pathProblem(file.path, joinPosix(dirname(file.path), specifier))
+      : nameProblem(file.path, specifier, packages);
+    if (message !== null) problems.push({ path: file.path, line: file.lineAt(start), message });
+  }
+  return problems;
+}
+
+type Place = { readonly folder: string; readonly kind: string; readonly room: string };
+
+/** Returns where a file of a package is; `null` for a file outside all packages. `room` is empty for a file beside the rooms. */
+function placeOf(path: string): Place | null {
+  const [, folder, kind, rest] = /^packages\/([^/]+)\/([^/]+)\/(.+)$/.exec(path) ?? [];
+  if (folder === undefined || kind === undefined || rest === undefined) return null;
+  return { folder, kind, room: rest.includes('/') ? rest.slice(0, rest.indexOf('/')) : '' };
+}
+
+/** Returns what is wrong with an import of the file `target` by its path; `null` when nothing is. */
+function pathProblem(path: string, target: string): string | null {
+  const [from, to] = [placeOf(path), placeOf(target)];
+  if (from?.kind !== 'src') {
+    const [top = '', other = ''] = [path, target].map((place) => place.slice(0, place.indexOf('/')));
+    return top === other || MAY_REACH[top]?.includes(other) === true ? null : `${top} may not import ${target}`;
+  }
+  if (from.folder !== to?.folder || to.kind !== 'src') {
+    return `${target} is outside the package ${from.folder}; import another package by its name`;
+  }
+  const rooms = ROOMS[from.folder];
+  if (rooms === undefined || from.room === to.room || to.room === '' || path.endsWith(`/${from.folder}/src/index.ts`)) {
+    return null;
+  }
+  const allowed = from.room === '' ? [] : rooms[from.room];
+  if (allowed === undefined) return `the room ${from.room} of ${from.folder} is missing from tools/lint/packages.ts`;
+  if (allowed.includes('*') || allowed.includes(to.room)) return null;
+  return `${from.folder}/${from.room} may not import ${to.folder}/${to.room}`;
+}
+
+/** Returns what is wrong with an import by the name of a package; `null` when nothing is. */
+function nameProblem(path: string, specifier: string, packages: Packages): string | null {
+  const [, name] = /^(@floe-rl\/[^/]+|floe)(?:\/|$)/.exec(specifier) ?? [];
+  const from = placeOf(path);
+  if (specifier.startsWith('#')) {
+    return from === null ? null : `${specifier} is for programs of the repository; import the package by its name`;
+  }
+  if (name === undefined) return null;
+  const target = packages.get(name);
+  if (target === undefined) return `there is no package ${name}`;
+  if (!target.entries.includes(specifier)) {
+    return `${specifier} is a deep path; import from ${target.entries.slice(0, -1).join(' or ')}, and export there what is missing`;
+  }
+  if (from?.kind !== 'src' || from.folder === target.folder) return null;
+  const own = [...packages.values()].find(({ folder }) => folder === from.folder);
+  if (own?.dependencies.includes(name) === true) return null;
+  return `${name} is not among the dependencies in packages/${from.folder}/package.json`;
+}
