@@ -59,7 +59,7 @@ const HARNESSES: Readonly<Record<string, NpmHarness | PipHarness>> = {
     pip: 'math-verify',
     leaveOut: [],
     constraints: ['antlr4-python3-runtime==4.13.2'],
-    locks: 'evaluator-locks',
+    locks: join('packages', 'node', 'evaluator-locks'),
   },
 };
 
@@ -186,7 +186,7 @@ const target: Target = {
   name,
   version,
   work: mkdtempSync(join(tmpdir(), 'floe-lock-')),
-  folder: join(repositoryRoot(), ('locks' in harness && harness.locks) || 'harness-locks', name),
+  folder: join(repositoryRoot(), ('locks' in harness && harness.locks) || join('packages', 'node', 'harness-locks'), name),
 };
 mkdirSync(target.folder, { recursive: true });
 try {

@@ -12,7 +12,7 @@ import { CLI } from './machine.ts';
 function folder(): string {
   const dir = mkdtempSync(join(tmpdir(), 'floe-scaffold-'));
   mkdirSync(join(dir, 'node_modules'));
-  symlinkSync(repositoryRoot(), join(dir, 'node_modules', 'floe'));
+  symlinkSync(join(repositoryRoot(), 'packages', 'floe'), join(dir, 'node_modules', 'floe'));
   symlinkSync(join(repositoryRoot(), 'node_modules', 'zod'), join(dir, 'node_modules', 'zod'));
   return dir;
 }

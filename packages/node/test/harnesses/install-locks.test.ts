@@ -6,7 +6,7 @@ import { commandOf, harnessInstalls, programPath } from '../../src/harnesses/ins
 import { MATH_VERIFY } from '../../src/harnesses/install/math-verify.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
 
-const LOCKS = 'harness-locks';
+const LOCKS = join(import.meta.dirname, '..', '..', 'harness-locks');
 const installs = [...harnessInstalls()];
 const withNpm = installs.filter(([, install]) => install.source === 'npm');
 const withPip = installs.filter(([, install]) => install.source === 'pip');
@@ -161,9 +161,9 @@ describe('the command of an installation', () => {
 });
 
 it('the package includes the locks', () => {
-  const { files } = JSON.parse(readFileSync('package.json', 'utf8'));
-  for (const locks of [LOCKS, basename(dirname(MATH_VERIFY.lockDir))]) {
+  const { files } = JSON.parse(readFileSync(join(dirname(LOCKS), 'package.json'), 'utf8'));
+  for (const locks of [basename(LOCKS), basename(dirname(MATH_VERIFY.lockDir))]) {
     expect(files).toContain(locks);
-    expect(existsSync(locks)).toBe(true);
+    expect(existsSync(join(dirname(LOCKS), locks))).toBe(true);
   }
 });

@@ -2,7 +2,7 @@ import { createReadStream } from 'node:fs';
 import { chmod, type FileHandle, open, rm } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
 import { basename, dirname } from 'node:path';
-import { type Clock, FloeError, KIB, MIB, raceAbort } from '@floe-rl/core';
+import { type Clock, FloeError, KIB, MIB, raceAbort, scheduleAfterInput } from '@floe-rl/core';
 import { z } from 'zod';
 import { PROCESS_ENDS, TOOL_FAILURES } from '../api/tools.ts';
 import { RemoteChildren } from '../spawn/remote-children.ts';
@@ -254,7 +254,7 @@ export class BoxConnection {
     this.timedFrame = open;
     this.cancelFrameLimit();
     const late = (): void => this.lose(`it did not complete a message in ${FRAME_MS / 1000} s`);
-    this.cancelFrameLimit = open === null ? () => {} : this.clock.schedule(FRAME_MS, late);
+    this.cancelFrameLimit = open === null ? () => {} : scheduleAfterInput(this.clock, FRAME_MS, late);
   }
 
   private refuseClosed(): void {

@@ -1,4 +1,4 @@
-import type { Clock } from '@floe-rl/core';
+import { type Clock, scheduleAfterInput } from '@floe-rl/core';
 import type { BoxConnection } from './connection.ts';
 
 /** Interval in milliseconds of the checks whether a box server that owes an answer shows a sign of life. */
@@ -44,7 +44,7 @@ export class Heartbeat {
   }
 
   private schedule(): void {
-    this.cancel = this.clock.schedule(CHECK_MS, () => this.check());
+    this.cancel = scheduleAfterInput(this.clock, CHECK_MS, () => this.check());
   }
 
   private check(): void {
