@@ -8,6 +8,7 @@ import { checkCalls } from './lint/calls.ts';
 import { checkCircles, checkImports, readPackages } from './lint/packages.ts';
 import { checkSizes, PRODUCT, sizesOf } from './lint/sizes.ts';
 import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
+import { checkTestPlace } from './lint/test-place.ts';
 import { checkWords } from './lint/words.ts';
 import { repositoryRoot } from './repository.ts';
 
@@ -37,6 +38,7 @@ const problems = [
   ...files.flatMap((file) => checkImports(file, packages)),
   ...programs.flatMap(checkCalls),
   ...files.flatMap(checkAssertions),
+  ...files.flatMap(checkTestPlace),
   ...checkSizes(files),
 ];
 // The file with the list of banned words is left out, because it contains these words.

@@ -186,7 +186,11 @@ const target: Target = {
   name,
   version,
   work: mkdtempSync(join(tmpdir(), 'floe-lock-')),
-  folder: join(repositoryRoot(), ('locks' in harness && harness.locks) || join('packages', 'node', 'harness-locks'), name),
+  folder: join(
+    repositoryRoot(),
+    ('locks' in harness && harness.locks) || join('packages', 'node', 'harness-locks'),
+    name,
+  ),
 };
 mkdirSync(target.folder, { recursive: true });
 try {

@@ -10,7 +10,7 @@ export type Program = {
 
 /**
  * Runs the program that the first argument names, and removes this name from `process.argv`. Without a name, it lists all programs and
- * exits with 0. For an unknown name, it lists all programs on stderr and exits with 2, as it does after an option with a wrong value.
+ * exits with 0. For an unknown name, it prints one line with all names on stderr and exits with 2, as it does after an option with a wrong value.
  */
 export async function runNamed(command: string, programs: Readonly<Record<string, Program>>): Promise<void> {
   const [node = process.execPath, main = command, name, ...args] = process.argv;
@@ -20,7 +20,8 @@ export async function runNamed(command: string, programs: Readonly<Record<string
   }
   const program = Object.hasOwn(programs, name) ? programs[name] : undefined;
   if (program === undefined) {
-    console.error(`npm run ${command}: there is no "${name}".\n\n${listOf(command, programs)}`);
+    const known = Object.keys(programs).join(', ');
+    console.error(`npm run ${command}: there is no "${name}"; "npm run ${command}" describes these: ${known}`);
     process.exitCode = 2;
     return;
   }

@@ -6,6 +6,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'installs the optional tools that some tests need: an S3 server, Helm, validators',
     load: () => import('./services/main.ts'),
   },
+  all: {
+    summary: 'runs the other programs one after the other, and prints a table; continues where it was interrupted',
+    load: () => import('./all.ts'),
+  },
   clients: {
     summary: 'makes the calls of clients of Polar and ProRL Agent, and reads the replies with their models',
     load: () => import('./clients/main.ts'),

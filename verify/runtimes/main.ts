@@ -91,8 +91,8 @@ function runTests(variant: Variant): Omit<Row, 'measurement'> {
   const { name, backend } = variant;
   const file =
     backend === 'none'
-      ? 'packages/sandbox/test/backends/none.test.ts'
-      : 'packages/sandbox/test/backends/contract.test.ts';
+      ? 'packages/sandbox/test/integration/backends/none.test.ts'
+      : 'packages/sandbox/test/integration/backends/contract.test.ts';
   const reporter = '--reporter=./tools/summary-reporter.ts';
   const vitest = [vitestProgram(), 'run', file, reporter, '--no-cache', '--configLoader', 'runner'];
   const { stdout, error } = runNode(variant, [...vitest, '-t', `the ${backend} runtime`]);

@@ -9,9 +9,9 @@ export type TestFiles = { readonly run: readonly string[]; readonly leftOut: rea
 /** Test files that are left out of every run, each with the reason. */
 const LEFT_OUT: readonly string[] = [
   // The test starts the compiled floe as a process, which does not contain the mutant.
-  'packages/server/test/rollout/restart.test.ts',
+  'packages/server/test/integration/rollout/restart.test.ts',
   // The test takes minutes, most of them waiting for time limits of the database.
-  'packages/server/test/store/postgres-faults.test.ts',
+  'packages/server/test/integration/store/postgres-faults.test.ts',
   // The test compares the text of the sources, which Stryker changes.
   'test/verify/control-plane/planted-defects.test.ts',
 ];
@@ -24,8 +24,8 @@ const SLOW: readonly string[] = [
   'test/golden/*.test.ts',
   'test/fidelity/*.test.ts',
   'test/verify/control-plane/*.test.ts',
-  'test/e2e/{engines,failures,sessions}.test.ts',
-  'packages/floe/test/commands/servers-on-one-database.test.ts',
+  'test/integration/{engines,failures,sessions}.test.ts',
+  'packages/floe/test/integration/commands/servers-on-one-database.test.ts',
   'packages/capture/test/proxy/http/{bad-input,floods}.test.ts',
   'packages/server/test/rollout/sessions/fencing.test.ts',
   'packages/server/test/rollout/tasks/group-races.test.ts',

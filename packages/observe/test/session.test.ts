@@ -1,6 +1,6 @@
 import type { TaskRequestInput } from '@floe-rl/core/schema';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { oneCall, startTestStack, type TestStack } from '../../../test/e2e/stack.ts';
+import { oneCall, startTestStack, type TestStack } from '../../../test/integration/stack.ts';
 import { createLogger } from '../src/log.ts';
 import { attributesOf, type CollectedSpan, Collector } from './collector.ts';
 

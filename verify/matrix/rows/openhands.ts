@@ -4,7 +4,7 @@ import type { Row, ToolCall } from '../row.ts';
 /** Reason for skipping all test cases: floe does not install OpenHands, so the matrix cannot test it. */
 const REASON =
   'OpenHands comes with an image (its packages need Python 3.12: https://pypi.org/project/openhands-sdk/) and the matrix has none; ' +
-  'a stand-in for its documented command line is run by test/e2e/image-harness.test.ts';
+  'a stand-in for its documented command line is run by test/integration/image-harness.test.ts';
 
 const execute = (command: string): ToolCall => ({ tool: 'terminal', arguments: { command } });
 

@@ -93,7 +93,7 @@ export const AGENT_DEFECTS: readonly Mutation[] = [
     file: 'packages/agents/src/host/toolset-pool.ts',
     find: '      await toolset.reset();\n',
     replace: '',
-    tests: ['packages/agents/test/host/toolset-pool.test.ts'],
+    tests: ['packages/agents/test/integration/host/toolset-pool.test.ts'],
   },
   {
     name: 'search: the second document with an id is left out and not reported',

@@ -93,8 +93,8 @@ function calypsoLines({ version, testPatch }: TestedRow): string[] {
   const config = Object.entries(CALYPSO_CONFIGS).find(([, versions]) => versions.includes(version))?.[0];
   return pathsOf(testPatch).flatMap((changed) => {
     const path = /__snapshots__\/.*.js.snap$/.test(changed) ? changed.split('/').slice(0, -2).join('/') : changed;
-    if (path.startsWith('test/e2e'))
-      return ['cd test/e2e', `NODE_CONFIG_ENV=test npm run test ${quoted(path)}`, 'cd ../..'];
+    if (path.startsWith('test/integration'))
+      return ['cd test/integration', `NODE_CONFIG_ENV=test npm run test ${quoted(path)}`, 'cd ../..'];
     if (!path.startsWith('client') && !path.startsWith('packages')) return [];
     const part = path.split('/')[0];
     return config === undefined

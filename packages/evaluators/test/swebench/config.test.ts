@@ -103,7 +103,7 @@ describe('parseSweBenchConfig', () => {
       [
         "./node_modules/.bin/jest --verbose -c=test/client/jest.config.json 'client/a/test/b.js'",
         "./node_modules/.bin/jest --verbose -c=test/client/jest.config.json 'client/c'",
-        'cd test/e2e',
+        'cd test/integration',
         'NODE_CONFIG_ENV=test npm run test test/e2e/e.js',
         'cd ../..',
       ],

@@ -1,0 +1,16 @@
+import type { Problem, SourceFile } from './source.ts';
+
+/** Modules and names whose use shows that a test starts programs, or needs what a machine may lack. */
+const MODULES = /^(node:child_process|playwright-core)$|\/backends\/workbench\.ts$/;
+const NAMES = /\b(describeIf|itIf|usePostgres)\b/;
+
+/** Reports a test that starts programs and is not in a folder `test/integration/`, whose files run two at once at most. */
+export function checkTestPlace({ path, text, imports, lineAt }: SourceFile): Problem[] {
+  if (!path.endsWith('.test.ts') || path.includes('test/integration/')) return [];
+  const module = imports.find(({ specifier }) => MODULES.test(specifier));
+  const name = NAMES.exec(text);
+  if (module === undefined && name === null) return [];
+  const used = module?.specifier ?? name?.[0];
+  const message = `uses ${used}, so it starts programs or depends on the machine: move it to test/integration/`;
+  return [{ path, line: lineAt(module?.start ?? name?.index ?? 0), message }];
+}
