@@ -12,12 +12,13 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  statfsSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir, userInfo } from 'node:os';
 import { delimiter, join } from 'node:path';
 import type { Writable } from 'node:stream';
-import { sleep, systemClock } from '@floe-rl/core';
+import { GIB, sleep, systemClock } from '@floe-rl/core';
 import pg from 'pg';
 import { freePort } from './ports.ts';
 import { childrenOf } from './processes.ts';
@@ -60,6 +61,11 @@ export type PostgresCluster = {
 /** The folder in which Debian and Ubuntu install the server's programs, which are not on the PATH. */
 const DEBIAN_ROOT = '/usr/lib/postgresql';
 
+/** File system in memory of Linux. */
+const MEMORY_DIR = '/dev/shm';
+/** Bytes that must be free there. The tests of the store make 90 databases of 8 MB. */
+const MEMORY_BYTES = 2 * GIB;
+
 /** Maximum time in milliseconds until a started server accepts connections. On a busy machine, a start takes seconds. */
 const START_TIMEOUT_MS = 60_000;
 
@@ -81,6 +87,12 @@ if [ -n "$main" ]; then
 fi
 rm -rf "$1"`;
 
+function hasMemory(): boolean {
+  if (!existsSync(MEMORY_DIR)) return false;
+  const { bavail, bsize } = statfsSync(MEMORY_DIR);
+  return bavail * bsize >= MEMORY_BYTES;
+}
+
 /** Returns the folder with `initdb` and `postgres`; `null` when PostgreSQL's server is not installed. */
 export function findPostgres(): string | null {
   const versions = existsSync(DEBIAN_ROOT) ? readdirSync(DEBIAN_ROOT).sort((a, b) => Number(b) - Number(a)) : [];
@@ -101,18 +113,20 @@ export function whyNoPostgres(): string | null {
 
 /**
  * Starts a PostgreSQL server on a free loopback port, with a password and with PostgreSQL's default of syncing to disk. When this process
- * is root, the server runs as the user `postgres`. `settings` are written to postgresql.conf. Rejects with an Error when PostgreSQL is not
- * installed or does not start.
+ * is root, the server runs as the user `postgres`. `settings` are written to postgresql.conf. With `inMemory` the files are in memory where the
+ * machine has room for them, because a database is 300 files. Rejects with an Error when PostgreSQL is not installed or does not start.
  */
 export async function startPostgres({
   settings = {},
+  inMemory = false,
 }: {
   readonly settings?: Settings;
+  readonly inMemory?: boolean;
 } = {}): Promise<PostgresCluster> {
   const why = whyNoPostgres();
   if (why !== null) throw new Error(why);
   const owner = userInfo().uid === 0 ? postgresUser() : null;
-  const dir = mkdtempSync(join(tmpdir(), 'floe-pg-'));
+  const dir = mkdtempSync(join(inMemory && hasMemory() ? MEMORY_DIR : tmpdir(), 'floe-pg-'));
   const watchdog = spawn('/bin/sh', ['-c', WATCHDOG, 'sh', dir], {
     stdio: ['pipe', 'ignore', 'ignore'],
     detached: true,
