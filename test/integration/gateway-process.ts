@@ -88,7 +88,14 @@ export class GatewayFleet {
     const sim = await startSim();
     const server = await startServer(
       join(dir, 'server'),
-      { port: 0, sweep_seconds: 0.2, retry_backoff_seconds: 0.1, avoid_node_seconds: 0, ...config },
+      {
+        port: 0,
+        sweep_seconds: 0.2,
+        retry_backoff_seconds: 0.1,
+        avoid_node_seconds: 0,
+        max_node_losses: 10,
+        ...config,
+      },
       silentLogger,
     );
     return new GatewayFleet(dir, sim, server);

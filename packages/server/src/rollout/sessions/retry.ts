@@ -219,7 +219,9 @@ async function loseAttempt(transaction: Transaction, row: SessionRow, reason: st
     return;
   }
   const losses = await countNodeLosses(transaction.tables, row);
-  if (row.attempt < row.max_attempts && losses >= transaction.context.config.max_node_losses) {
+  // A session that its node had not begun cannot be what ended the node, for instance one that was leased to a suspended node.
+  const mayBeCause = row.status !== 'LEASED' && losses >= transaction.context.config.max_node_losses;
+  if (row.attempt < row.max_attempts && mayBeCause) {
     transaction.count('given_up');
     await giveUpSession(transaction, row, 'infra_error', quarantineError(row, reason, losses));
     return;

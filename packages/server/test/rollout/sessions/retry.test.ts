@@ -113,7 +113,9 @@ describe('the server', () => {
     expect(await attempt('infra_error')).toBe(true);
     clock.advance(60_000);
     await caller.heartbeat('n1', []);
-    const { session_id: session } = await leaseOne();
+    const lease = await leaseOne();
+    const { session_id: session } = lease;
+    await caller.heartbeat('n1', [lease]);
     clock.advance(LEASE_MS);
     await running.server.sweep();
     expect((await caller.taskStatus(id)).results).toMatchObject([
@@ -130,6 +132,18 @@ describe('the server', () => {
     ]);
     expect(await caller.lease('n1')).toEqual([]);
     expect(await caller.counters()).toMatchObject({ given_up: 1 });
+  });
+
+  it('leases a session again whose attempts were lost before their nodes began them', async () => {
+    await caller.submit(task({ max_attempts: 4, outcome_policy: { infra_error: { retries: 4 } } }));
+    for (let attempts = 1; attempts <= 3; attempts++) {
+      expect((await leaseOne()).attempt).toBe(attempts);
+      clock.advance(LEASE_MS);
+      await running.server.sweep();
+      clock.advance(60_000);
+      await caller.heartbeat('n1', []);
+    }
+    expect((await leaseOne()).attempt).toBe(4);
   });
 
   it('counts an attempt that failed because an engine was not ready as a failed attempt', async () => {
