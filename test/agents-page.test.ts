@@ -13,7 +13,7 @@ describe('the page for coding agents', () => {
     const named = [...page.matchAll(/`npm (?:run )?([a-z]+)/g)].map(([, name]) => name);
     expect(named.length).toBeGreaterThan(5);
     expect(named.filter((name) => !Object.hasOwn(scripts, name ?? ''))).toEqual([]);
-    const paths = [...page.matchAll(/`((?:src|test|tools|docs)\/[\w./-]*|CHANGELOG\.md)`|\]\(([\w./-]+)/g)];
+    const paths = [...page.matchAll(/`((?:packages|test|tools|docs)\/[\w./-]*|CHANGELOG\.md)`|\]\(([\w./-]+)/g)];
     expect(paths.length).toBeGreaterThan(5);
     expect(paths.map(([, path, link]) => path ?? link ?? '').filter((path) => !existsSync(join(ROOT, path)))).toEqual(
       [],
