@@ -31,7 +31,8 @@ function problemsOf(words: readonly string[], program: Command, names: ProgramNa
   return [`npm run ${kind} has no program ${name}`];
 }
 
-function floeProblems(words: readonly string[], program: Command): string[] {
+/** Returns what is wrong with the words of a command line after `floe`: a command or an option that the program does not have. */
+export function floeProblems(words: readonly string[], program: Command): string[] {
   let command = program;
   let index = 0;
   for (; index < words.length; index++) {

@@ -1,5 +1,5 @@
 // `npm run verify -- docs`: checks the documentation. Every link and anchor of the pages and of the built site leads somewhere, every command runs or
-// states in a comment why not, and code and data in the pages are valid. Ends with "docs: C commands, P passed, F failed".
+// states in a comment why not, code and data in the pages are valid, names and paths exist, and what the pages deny is proven. Ends with "docs: C commands, P passed, F failed".
 //
 //   npm run verify -- docs [--quick] [--only TEXT]… [--json [FILE]]
 
@@ -9,6 +9,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { systemClock } from '@floe-rl/core';
+import { dialectNameSchema, engineKindSchema, runtimeBackendSchema } from '@floe-rl/core/schema';
+import { evaluatorRegistry } from '@floe-rl/evaluators';
+import { harnessRegistry } from '@floe-rl/node';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { floeProgram } from '../../tools/reference/command-line.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
@@ -17,9 +20,13 @@ import { readSources } from '../../tools/site/sources.ts';
 import { type Block, blocksOf, isShell } from './blocks.ts';
 import { checkCommandLines, type ProgramNames, startsPrograms } from './command-lines.ts';
 import { checkData } from './data.ts';
+import { checkDenials } from './denials.ts';
 import type { Finding } from './finding.ts';
+import { KNOWN_DENIALS } from './known-denials.ts';
 import { checkIndex, checkSiteLinks, checkSourceLinks } from './links.ts';
+import { checkNames, type NamedKind } from './names.ts';
 import { type BlockResult, runPage } from './page-run.ts';
+import { checkPaths } from './paths.ts';
 import { checkJavaScript, checkPython, checkTypeScript } from './snippets.ts';
 
 /** Languages of blocks that are text for people: output, diagrams. */
@@ -38,6 +45,15 @@ const SLOW_PAGES = new Set([
 ]);
 /** Pages that run at the same time. Each has a server and a few sessions. */
 const PARALLEL_PAGES = 2;
+
+/** Things whose names the pages mention. */
+const KINDS: readonly NamedKind[] = [
+  { noun: 'back ?ends?', names: runtimeBackendSchema.options },
+  { noun: 'evaluators?', names: evaluatorRegistry().names() },
+  { noun: 'dialects?', names: dialectNameSchema.options },
+  { noun: 'engines? (?:of )?(?:the )?kinds?', names: engineKindSchema.options },
+  { noun: 'harness(?:es)?', names: [...harnessRegistry().keys()] },
+];
 
 const { args, json } = takeJsonOption(process.argv.slice(2));
 const { values: options } = parseArgs({
@@ -157,6 +173,15 @@ findings.push(
     checked.filter(({ language }) => PYTHON.has(language)),
     root,
   ),
+);
+// Decisions and measurements describe the time of their writing.
+const present = sources.pages.filter(
+  ({ path }) => byPage.has(path) && !/^docs\/(?:decisions|measurements)\//.test(path),
+);
+findings.push(
+  ...present.flatMap(({ path, markdown }) => checkNames(path, markdown, KINDS, program)),
+  ...present.flatMap(({ path, markdown }) => checkPaths(root, path, markdown)),
+  ...(options.only.length === 0 ? checkDenials(root, present, KNOWN_DENIALS) : []),
 );
 const data = checkData(checked.filter(({ language }) => DATA.has(language)));
 findings.push(...data.findings);
