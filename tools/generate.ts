@@ -1,9 +1,10 @@
 /**
  * `npm run generate` writes the files that are derived from the code: docs/openapi.json from the schemas and the route table,
  * docs/errors.md from the error table, docs/cli.md from the commands, docs/typescript-reference.md and
- * docs/python-reference.md from the clients, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, docs/metrics.md
- * from the metric registries, the table of denied system calls in docs/runtimes.md, and packages/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing, and fails when a
- * committed file differs.
+ * docs/python-reference.md from the clients, docs/cluster-reference.md and docs/configuration.md from the schemas of their files,
+ * docs/result-fields.md from the schemas of results, docs/metrics.md from the metric registries, the table of denied system calls in
+ * docs/runtimes.md, and packages/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing, and fails when a committed
+ * file differs.
  */
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -18,6 +19,7 @@ import { openApi } from '#server/rollout/index';
 import { COUNTERS } from '#server/rollout/status/counters';
 import { commandLinePage } from './reference/command-line.ts';
 import { pythonPage } from './reference/python-api.ts';
+import { resultFieldsPage } from './reference/result-fields.ts';
 import { typescriptPage } from './reference/typescript-api.ts';
 import { repositoryRoot } from './repository.ts';
 import { tokenizerFile } from './tokenizer/build.ts';
@@ -109,6 +111,7 @@ const files = {
   'docs/configuration.md': configurationPage(),
   'docs/metrics.md': metricsPage(),
   'docs/python-reference.md': pythonPage(),
+  'docs/result-fields.md': resultFieldsPage(),
   'docs/runtimes.md': runtimesPage(),
   'docs/typescript-reference.md': typescriptPage(),
   'packages/sim/assets/tokenizer.json': tokenizerFile(),
