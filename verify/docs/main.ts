@@ -174,13 +174,13 @@ findings.push(
     root,
   ),
 );
-// Decisions and measurements describe the time of their writing.
+// Names in decisions and measurements are those of the time of their writing.
 const present = sources.pages.filter(
   ({ path }) => byPage.has(path) && !/^docs\/(?:decisions|measurements)\//.test(path),
 );
 findings.push(
   ...present.flatMap(({ path, markdown }) => checkNames(path, markdown, KINDS, program)),
-  ...present.flatMap(({ path, markdown }) => checkPaths(root, path, markdown)),
+  ...sources.pages.filter(({ path }) => byPage.has(path)).flatMap(({ path, markdown }) => checkPaths(root, path, markdown)),
   ...(options.only.length === 0 ? checkDenials(root, present, KNOWN_DENIALS) : []),
 );
 const data = checkData(checked.filter(({ language }) => DATA.has(language)));

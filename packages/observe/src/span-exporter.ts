@@ -44,7 +44,7 @@ type SpanExporterOptions = {
 /**
  * Sends spans in batches to an OpenTelemetry collector. A batch that the collector does not accept is sent once more with the next batch,
  * as long as the queue has capacity. Spans beyond that capacity are dropped and counted, because sessions never wait for their traces.
- * docs/decisions/0017-spans-without-the-sdk.md explains why OpenTelemetry's SDK is not used.
+ * docs/decisions/observing.md#17-spans-are-recorded-and-sent-without-opentelemetrys-sdk explains why OpenTelemetry's SDK is not used.
  */
 export class SpanExporter {
   private readonly options: SpanExporterOptions;
