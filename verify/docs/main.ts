@@ -180,7 +180,9 @@ const present = sources.pages.filter(
 );
 findings.push(
   ...present.flatMap(({ path, markdown }) => checkNames(path, markdown, KINDS, program)),
-  ...sources.pages.filter(({ path }) => byPage.has(path)).flatMap(({ path, markdown }) => checkPaths(root, path, markdown)),
+  ...sources.pages
+    .filter(({ path }) => byPage.has(path))
+    .flatMap(({ path, markdown }) => checkPaths(root, path, markdown)),
   ...(options.only.length === 0 ? checkDenials(root, present, KNOWN_DENIALS) : []),
 );
 const data = checkData(checked.filter(({ language }) => DATA.has(language)));
