@@ -1,4 +1,4 @@
-// `npm run package [-- --tag TAG]`: makes the npm packages, the Python wheel and the list of their contents in the folder `packages/`, which it
+// `npm run package [-- --tag TAG]`: makes the npm packages, the Python wheel and the list of their contents in the folder `release/`, which it
 // replaces. With the tag of a release, checks that the changelog and the manifest are ready for it, and writes its notes to `notes.md` there.
 
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,7 +10,7 @@ import { repositoryRoot } from './repository.ts';
 
 const ROOT = repositoryRoot();
 const { values: options } = parseArgs({ options: { tag: { type: 'string' } } });
-const folder = join(ROOT, 'packages');
+const folder = join(ROOT, 'release');
 
 /** Returns the notes of the release. Throws an Error when something of it is missing. */
 function checkedNotes(tag: string): string {
@@ -31,7 +31,7 @@ try {
   makePackages(folder);
   if (notes !== null) writeFileSync(join(folder, 'notes.md'), `${notes}\n`);
   for (const name of readdirSync(folder))
-    console.log(`${String(sizeOf(join(folder, name))).padStart(9)}  packages/${name}`);
+    console.log(`${String(sizeOf(join(folder, name))).padStart(9)}  release/${name}`);
 } catch (error) {
   console.error(`npm run package: ${(error as Error).message}`);
   process.exitCode = 1;

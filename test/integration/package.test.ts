@@ -1,14 +1,15 @@
 import { type SpawnSyncReturns, spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { makeTarballs } from '../../tools/packages.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 
 const ROOT = repositoryRoot();
 
 let dir: string;
-/** Paths of the files in the package's tarball, as `npm pack` reports them. */
+/** Paths of the files in the package's tarball. */
 let packed: string[];
 
 function run(cwd: string, program: string, ...args: string[]): SpawnSyncReturns<string> {
@@ -31,26 +32,30 @@ function runModule(name: string, text: string): string {
 describe('the packed package, installed into an empty folder', { timeout: 240_000 }, () => {
   beforeAll(() => {
     dir = mkdtempSync(join(tmpdir(), 'floe-package-'));
-    const pack = run(ROOT, 'npm', 'pack', '--json', '--pack-destination', dir);
-    expect(pack.status, pack.stderr).toBe(0);
-    const report: unknown = JSON.parse(pack.stdout);
-    // `npm pack --json` prints a list with npm 11 and older, and an object by package name with npm 12.
-    const [entry] = (Array.isArray(report) ? report : Object.values(report as object)) as {
-      filename: string;
-      files: { path: string }[];
-    }[];
-    if (entry === undefined) throw new Error(`npm pack printed no package: ${pack.stdout}`);
-    packed = entry.files.map(({ path }) => path);
+    const tarball = makeTarballs(dir, ['floe']).get('floe') ?? '';
+    packed = run(dir, 'tar', '-tzf', tarball).stdout.trim().split('\n');
     writeFileSync(join(dir, 'package.json'), '{"name": "user", "private": true, "type": "module"}\n');
-    const install = run(dir, 'npm', 'install', '--no-audit', '--no-fund', '--prefer-offline', `./${entry.filename}`);
+    const install = run(dir, 'npm', 'install', '--no-audit', '--no-fund', '--prefer-offline', tarball);
     expect(install.status, install.stderr).toBe(0);
   }, 240_000);
 
   afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
   it('contains no verification, bench, tool or test code', () => {
-    expect(packed).toContain('dist/cli/main.js');
-    expect(packed.filter((path) => /^(verify|bench|tools|test|src\/(?!sim\/assets\/)|\.build)/.test(path))).toEqual([]);
+    expect(packed).toContain('package/dist/commands/main.js');
+    expect(packed).toContain('package/node_modules/@floe-rl/core/dist/index.js');
+    const others = /^package\/(node_modules\/@floe-rl\/[^/]+\/)?(verify|bench|tools|test|src|\.build)\//;
+    expect(packed.filter((path) => others.test(path) || /\.map$|\.stamp$|\.tsbuildinfo$/.test(path))).toEqual([]);
+  });
+
+  it('states neither development packages nor sources, and contains all packages of floe that it needs', () => {
+    const modules = join(dir, 'node_modules');
+    const manifest = JSON.parse(readFileSync(join(modules, 'floe', 'package.json'), 'utf8'));
+    expect(manifest).not.toHaveProperty('devDependencies');
+    expect(JSON.stringify(manifest.exports)).not.toContain('floe-source');
+    const own = Object.keys(manifest.dependencies).filter((name) => name.startsWith('@floe-rl/'));
+    expect(manifest.bundleDependencies).toEqual(own);
+    expect(existsSync(join(modules, '@floe-rl'))).toBe(false);
   });
 
   it('runs the command', () => {

@@ -1,20 +1,23 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { satisfies } from 'semver';
 import { readTaskFile } from '#floe/commands/yaml-file';
 import type { Packages } from '../../tools/packages.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { freePort } from '../services/ports.ts';
 import type { Check } from './checks.ts';
 import { stop, UserFolder } from './folder.ts';
+import { runReadme, tarballOf } from './readmes.ts';
 
 /** Example that is part of the package `floe`. Its agent runs on the node, so no sandbox and no harness is needed. */
 const EXAMPLE = join('examples', 'tool-call');
-/** Packages that a user of `floe-client` has, and no others. */
-const CLIENT_PACKAGES = ['floe-client', 'undici', 'zod'];
+/** Packages that a user of `@floe-rl/client` has, and no others. The first contains the second. */
+const CLIENT_PACKAGES = ['@floe-rl/client', '@floe-rl/core', 'undici', 'zod'];
+/** The oldest version of Node that floe supports. */
+const OLDEST_NODE = '20.19.0';
 
-type Lock = {
-  readonly packages: Readonly<Record<string, { readonly version?: string; readonly hasInstallScript?: boolean }>>;
-};
+type Locked = { readonly hasInstallScript?: boolean; readonly engines?: { readonly node?: string } };
+type Lock = { readonly packages: Readonly<Record<string, Locked>> };
 type Sbom = { readonly components: readonly { readonly name: string; readonly group?: string }[] };
 
 /** Installs the packages into empty folders, and uses each: the server, its client in TypeScript and the one in Python. */
@@ -24,6 +27,7 @@ export async function checkInstalled(check: Check, packages: Packages): Promise<
     await check('floe is installed from an empty cache, and nothing that it installs has an install script', () =>
       installServer(server, packages),
     );
+    await check(`everything that floe installs supports Node ${OLDEST_NODE}`, () => checkEngines(server));
     await check('the list of contents has every installed package', () => compareSbom(server, packages.sbom));
     await check('npx floe --version prints the version', () => {
       const printed = server.run('npx', '--no-install', 'floe', '--version').trim();
@@ -31,6 +35,11 @@ export async function checkInstalled(check: Check, packages: Packages): Promise<
       return printed;
     });
     await check('every export of floe can be imported', () => importAll(server, 'floe'));
+    for (const kind of ['env', 'agent', 'tool', 'evaluator']) {
+      await check(`what floe ${kind} init makes can be installed and passes its test`, () =>
+        testScaffold(server, kind),
+      );
+    }
     const port = await freePort();
     const example = join('node_modules', 'floe', EXAMPLE);
     const up = ['up', '--sim', '--scenario', join(example, 'scenario.yaml'), '--port', String(port)];
@@ -42,10 +51,16 @@ export async function checkInstalled(check: Check, packages: Packages): Promise<
       for (const folder of [server, client, python]) await prepareUser(folder, server, url);
       await check('floe up runs a task of the examples', () => submitExample(server, join(example, 'task.yaml')));
       await check('the server of the package has the dashboard', () => loadDashboard(url));
-      await check('floe-client installs itself, undici and zod', () => installClient(client, packages.client));
-      await check('every export of floe-client can be imported', () => importAll(client, 'floe-client'));
-      await check('floe-client has types', () => compileClient(client));
-      await check('floe-client submits a task and reads its result', () => useClient(client));
+      await check('@floe-rl/client installs itself, undici and zod', () =>
+        installClient(client, tarballOf(packages, '@floe-rl/client')),
+      );
+      await check('every export of @floe-rl/client can be imported', () => importAll(client, '@floe-rl/client'));
+      await check('@floe-rl/client has types', () => compileClient(client));
+      await check('@floe-rl/client submits a task and reads its result', () => useClient(client));
+      await check('the program in the README of @floe-rl/client runs', () => {
+        const { FLOE_URL, FLOE_TOKEN } = client.env;
+        return runReadme('@floe-rl/client', packages, { FLOE_URL, FLOE_TOKEN });
+      });
       await check('the wheel installs itself into an empty environment', () => installWheel(python, packages));
       await check('the wheel submits a task and reads its result', () => useWheel(python));
     } finally {
@@ -57,11 +72,20 @@ export async function checkInstalled(check: Check, packages: Packages): Promise<
 }
 
 function installServer(folder: UserFolder, packages: Packages): string {
-  folder.run('npm', 'install', '--no-audit', '--no-fund', packages.server);
+  folder.run('npm', 'install', '--no-audit', '--no-fund', tarballOf(packages, 'floe'));
   const entries = Object.entries(lockOf(folder).packages).filter(([path]) => path !== '');
   const scripts = entries.filter(([, { hasInstallScript }]) => hasInstallScript === true);
   if (scripts.length > 0) throw new Error(`install scripts: ${scripts.map(([path]) => path).join(', ')}`);
   return `${entries.length} packages`;
+}
+
+function checkEngines(folder: UserFolder): string {
+  const entries = Object.entries(lockOf(folder).packages).flatMap(([path, { engines }]) =>
+    path === '' || engines?.node === undefined ? [] : [{ path, range: engines.node }],
+  );
+  const refusing = entries.filter(({ range }) => !satisfies(OLDEST_NODE, range));
+  if (refusing.length > 0) throw new Error(refusing.map(({ path, range }) => `${path} needs ${range}`).join(', '));
+  return `${entries.length} packages state their versions of Node`;
 }
 
 function lockOf(folder: UserFolder): Lock {
@@ -84,12 +108,19 @@ function compareSbom(folder: UserFolder, path: string): string {
 
 function importAll(folder: UserFolder, name: string): string {
   const manifest = readFileSync(join(folder.path, 'node_modules', name, 'package.json'), 'utf8');
-  const { exports } = JSON.parse(manifest) as { exports: Readonly<Record<string, string>> };
+  const { exports } = JSON.parse(manifest) as { exports: object };
   const modules = Object.keys(exports).filter((path) => path !== './package.json');
   const specifiers = modules.map((path) => `${name}${path.slice(1)}`);
   const text = `for (const name of ${JSON.stringify(specifiers)}) if (Object.keys(await import(name)).length === 0) throw new Error(name);`;
   folder.run(process.execPath, '--input-type=module', '--eval', text);
   return specifiers.join(', ');
+}
+
+function testScaffold(folder: UserFolder, kind: string): string {
+  folder.run('npx', '--no-install', 'floe', kind, 'init', `my-${kind}`);
+  folder.run('npm', '--prefix', `my-${kind}`, 'install', '--no-audit', '--no-fund');
+  folder.run('npm', '--prefix', `my-${kind}`, 'test');
+  return '';
 }
 
 /** Lets programs of a folder find the server, and a task for it in `task.json`. */
@@ -123,7 +154,7 @@ function installClient(folder: UserFolder, tarball: string): string {
   folder.write('package.json', '{"name": "trainer", "private": true, "type": "module"}\n');
   folder.run('npm', 'install', '--no-audit', '--no-fund', tarball);
   const installed = Object.keys(lockOf(folder).packages).flatMap((path) =>
-    path === '' ? [] : [path.slice('node_modules/'.length)],
+    path === '' ? [] : [path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length)],
   );
   if (installed.sort().join() !== CLIENT_PACKAGES.join()) throw new Error(`it installed ${installed.join(', ')}`);
   return installed.join(', ');
@@ -133,8 +164,8 @@ function compileClient(folder: UserFolder): string {
   const types = join(repositoryRoot(), 'node_modules', '@types');
   folder.write(
     'types.ts',
-    `import { FloeClient } from 'floe-client';
-import type { SessionResult, TaskRequestInput } from 'floe-client/schema';
+    `import { FloeClient } from '@floe-rl/client';
+import type { SessionResult, TaskRequestInput } from '@floe-rl/client/schema';
 export const task: TaskRequestInput = { instruction: 'hi', agent: { harness: 'shell' } };
 export const reward = ({ reward }: SessionResult): number | null => reward;
 // @ts-expect-error the client has no such call
@@ -158,8 +189,8 @@ function useClient(folder: UserFolder): string {
   folder.write(
     'trainer.js',
     `import { readFileSync } from 'node:fs';
-import { FloeClient } from 'floe-client';
-import { sessionResultSchema } from 'floe-client/schema';
+import { FloeClient } from '@floe-rl/client';
+import { sessionResultSchema } from '@floe-rl/client/schema';
 
 const client = new FloeClient({ url: process.env.FLOE_URL, token: process.env.FLOE_TOKEN });
 const { task_id } = await client.submit(JSON.parse(readFileSync('task.json', 'utf8')));

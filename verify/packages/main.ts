@@ -1,9 +1,9 @@
-// `npm run verify -- packages`: makes the packages of a release, installs each into an empty folder and uses it. Builds the image and runs a task
-// in it.
+// `npm run verify -- packages`: makes the packages of a release, installs each into an empty folder and runs the program of its README there. Builds
+// the image and runs a task in it.
 //
 //   npm run verify -- packages [--quick] [--json [FILE]]
 //
-// `--quick` leaves out the image.
+// `--quick` leaves out the image, and the READMEs of all packages but `core`, `capture` and `client`.
 // Ends with "packages: N checks, P passed, F failed".
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,6 +15,7 @@ import { run } from '../services/venv.ts';
 import { Checks } from './checks.ts';
 import { checkImage, imageMissing } from './image.ts';
 import { checkInstalled } from './installed.ts';
+import { packagesWithReadme, runReadme, tarballOf } from './readmes.ts';
 
 const { args, json } = takeJsonOption(process.argv.slice(2));
 const { values: options } = parseArgs({ args: [...args], options: { quick: { type: 'boolean', default: false } } });
@@ -23,39 +24,54 @@ const { values: options } = parseArgs({ args: [...args], options: { quick: { typ
 const MAX_TARBALL_BYTES = 3_000_000;
 /** Paths that are not for users. */
 const LEFT_OUT =
-  /\.map$|\.tsbuildinfo$|(^|\/)\.stamp$|^(test|verify|bench|tools|\.build)\/|^src\/(?!sim\/assets\/)|__pycache__/;
-/** Paths without which the package does not work. */
-const NEEDED = [
-  'dist/cli/main.js',
-  'dist/dashboard/index.html',
-  'LICENSE',
-  'README.md',
-  'python/src/floe/plugin_process.py',
-  'skills/floe/SKILL.md',
-];
+  /\.map$|\.tsbuildinfo$|(^|\/)\.stamp$|^(verify|bench|tools|\.build)\/|(^|\/)test\/|(?<!python\/)src\/|__pycache__/;
+/** Paths without which a package does not work. */
+const NEEDED: Readonly<Record<string, readonly string[]>> = {
+  floe: [
+    'bin/floe.js',
+    'dist/commands/main.js',
+    'node_modules/@floe-rl/agents/python/src/floe/plugin_process.py',
+    'node_modules/@floe-rl/node/harness-locks/pi/package-lock.json',
+    'node_modules/@floe-rl/sandbox/dist/programs/box-server.js',
+    'node_modules/@floe-rl/server/dist/dashboard/index.html',
+    'node_modules/@floe-rl/sim/assets/tokenizer.json',
+    'skills/floe/SKILL.md',
+  ],
+  '@floe-rl/agents': ['python/src/floe/plugin_process.py'],
+  '@floe-rl/node': ['harness-locks/pi/package-lock.json', 'evaluator-locks/math_verify/requirements.txt'],
+  '@floe-rl/sandbox': ['dist/programs/box-server.js'],
+  '@floe-rl/server': ['dist/dashboard/index.html'],
+  '@floe-rl/sim': ['assets/tokenizer.json'],
+};
+const QUICK_READMES: readonly string[] = ['@floe-rl/core', '@floe-rl/capture'];
 
-function checkContents({ server }: Packages): string {
-  const paths = run('tar', ['-tzf', server])
-    .trim()
-    .split('\n')
-    .map((path) => path.replace(/^package\//, ''));
-  const extra = paths.filter((path) => LEFT_OUT.test(path));
-  if (extra.length > 0) throw new Error(`it has ${extra.slice(0, 5).join(', ')}`);
-  const missing = NEEDED.filter((path) => !paths.includes(path));
-  if (missing.length > 0) throw new Error(`it lacks ${missing.join(', ')}`);
-  return `${paths.length} files`;
+function checkContents({ tarballs }: Packages): string {
+  let files = 0;
+  for (const [name, tarball] of tarballs) {
+    const paths = run('tar', ['-tzf', tarball])
+      .trim()
+      .split('\n')
+      .map((path) => path.replace(/^package\//, ''));
+    const extra = paths.filter((path) => LEFT_OUT.test(path));
+    if (extra.length > 0) throw new Error(`${name} has ${extra.slice(0, 5).join(', ')}`);
+    const missing = ['LICENSE', 'README.md', ...(NEEDED[name] ?? [])].filter((path) => !paths.includes(path));
+    if (missing.length > 0) throw new Error(`${name} lacks ${missing.join(', ')}`);
+    files += paths.length;
+  }
+  return `${files} files in ${tarballs.size} packages`;
 }
 
-function checkSize({ server }: Packages): string {
-  if (sizeOf(server) > MAX_TARBALL_BYTES) throw new Error(`${sizeOf(server)} bytes, more than ${MAX_TARBALL_BYTES}`);
-  return `${sizeOf(server)} bytes`;
+function checkSize(packages: Packages): string {
+  const bytes = sizeOf(tarballOf(packages, 'floe'));
+  if (bytes > MAX_TARBALL_BYTES) throw new Error(`${bytes} bytes, more than ${MAX_TARBALL_BYTES}`);
+  return `${bytes} bytes`;
 }
 
-function checkRepeated(dir: string, { server, client, wheel }: Packages): string {
+function checkRepeated(dir: string, { tarballs, wheel }: Packages): string {
   const folder = join(dir, 'repeated');
   mkdirSync(folder);
   makePackages(folder);
-  const differing = [server, client, wheel].filter(
+  const differing = [...tarballs.values(), wheel].filter(
     (path) => !readFileSync(path).equals(readFileSync(join(folder, basename(path)))),
   );
   if (differing.length > 0) throw new Error(`other bytes: ${differing.map((path) => basename(path)).join(', ')}`);
@@ -67,9 +83,14 @@ async function main(dir: string): Promise<void> {
   const folder = join(dir, 'packages');
   mkdirSync(folder);
   const packages = makePackages(folder);
-  await check('the tarball of floe has what is needed, and no maps or tests', () => checkContents(packages));
+  await check('the tarballs have what is needed, and no maps or tests', () => checkContents(packages));
   await check('the tarball of floe is small', () => checkSize(packages));
   await check('the same sources make the same bytes', () => checkRepeated(dir, packages));
+  // The program of the client needs the server that `checkInstalled` starts.
+  const readmes = packagesWithReadme(packages).filter((name) => name !== '@floe-rl/client');
+  for (const name of readmes.filter((each) => !options.quick || QUICK_READMES.includes(each))) {
+    await check(`the program in the README of ${name} runs`, () => runReadme(name, packages));
+  }
   await checkInstalled(check, packages);
   const noImage = options.quick ? '--quick' : imageMissing();
   if (noImage !== null) console.log(`skipped the image: ${noImage}`);
@@ -80,7 +101,7 @@ async function main(dir: string): Promise<void> {
     checks: findings.length,
     passed: findings.length - failed,
     failed,
-    tarball_bytes: sizeOf(packages.server),
+    tarball_bytes: sizeOf(tarballOf(packages, 'floe')),
     wheel_bytes: sizeOf(packages.wheel),
     image_bytes: imageBytes,
   };

@@ -5,6 +5,13 @@ export type { EngineNotice } from './engines/engine.ts';
 export type { EnginePools } from './engines/pool/engine-pools.ts';
 export { createEnginePools } from './engines/pool/managed-engine-pools.ts';
 export { TextTokenizer, tokenizerJsonSchema } from './engines/tokenizer/text-tokenizer.ts';
+export {
+  type Capture,
+  type CaptureOptions,
+  type CaptureSession,
+  type CaptureSessionOptions,
+  startCapture,
+} from './proxy/capture.ts';
 export { createProxy, type ModelProxy, type ProxyDeps } from './proxy/http/proxy.ts';
 export { encodeFrame, type OpenAppendFile, openAppendFile, readFrames } from './proxy/journal/append-file.ts';
 export { CaptureJournal, type CompletionJournal, journalModeSchema } from './proxy/journal/journal.ts';

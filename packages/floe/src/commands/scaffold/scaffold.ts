@@ -1,12 +1,13 @@
 import { mkdir, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { FloeError, parseAs } from '@floe-rl/core';
+import { dirname, join } from 'node:path';
+import { assetPath, FloeError, parseAs } from '@floe-rl/core';
 import { idSchema } from '@floe-rl/core/schema';
 import type { Command } from 'commander';
 import { printLine } from '../print.ts';
 import { AGENT_FILES } from './agent.ts';
 import { ENVIRONMENT_FILES } from './environment.ts';
 import { EVALUATOR_FILES } from './evaluator.ts';
+import { installedFrom } from './installed-from.ts';
 import { TOOL_FILES } from './tool.ts';
 
 const FILES = {
@@ -53,7 +54,7 @@ function packageText(name: string): string {
     private: true,
     type: 'module',
     scripts: { test: 'node --test' },
-    dependencies: { floe: '*', zod: ZOD },
+    dependencies: { floe: installedFrom(dirname(assetPath(import.meta.url, 'package.json'))), zod: ZOD },
   };
   return `${JSON.stringify(manifest, null, 2)}\n`;
 }

@@ -1,0 +1,32 @@
+import { readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { parseJson } from '@floe-rl/core';
+import { z } from 'zod';
+
+const manifestSchema = z.object({ version: z.string() });
+/** The part of npm's record of an installation that states where each package is from. */
+const recordSchema = z.object({
+  packages: z.record(z.string(), z.object({ version: z.string().optional(), resolved: z.string().optional() })),
+});
+
+/**
+ * Returns the dependency by which a `package.json` selects the floe that is installed in `folder`: its exact version when npm installed it from
+ * a registry, else its folder. A version alone would select what a registry has under this name, which may be another floe than a checkout or
+ * a tarball, or none.
+ */
+export function installedFrom(folder: string): string {
+  const { version } = manifestSchema.parse(parseJson(readFileSync(join(folder, 'package.json'))));
+  const resolved = resolvedUrl(folder);
+  const isFromRegistry = resolved !== null && /^https?:/.test(resolved) && resolved.endsWith(`/-/floe-${version}.tgz`);
+  return isFromRegistry ? version : `file:${folder}`;
+}
+
+/** Returns from where npm installed the package in `folder`; `null` for a folder that npm has not installed. */
+function resolvedUrl(folder: string): string | null {
+  try {
+    const record = readFileSync(join(dirname(folder), '.package-lock.json'));
+    return recordSchema.parse(parseJson(record)).packages['node_modules/floe']?.resolved ?? null;
+  } catch {
+    return null;
+  }
+}
