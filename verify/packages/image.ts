@@ -121,7 +121,7 @@ function checkPackages(podman: Run): string {
     [listed.has(name), modules.split('\n').includes(`${name}/package.json`)].includes(true),
   );
   if (development.length > 0) throw new Error(`development packages: ${development.join(', ')}`);
-  const maps = shell('find /opt/floe/dist -name "*.map" | head -1').trim();
+  const maps = shell('find /opt/floe/packages -name "*.map" | head -1').trim();
   if (maps !== '') throw new Error(`it has ${maps}`);
   return `${listed.size} packages`;
 }
