@@ -1,4 +1,4 @@
-/** `floe/schema`: every object of the API as a zod schema, and its type. */
+/** `@floe-rl/client/schema`, which is also `floe/schema`: every object of the API as a zod schema, and its type. */
 export {
   type AdaptiveConcurrency,
   type AgentReport,
