@@ -24,7 +24,7 @@ const { values: options } = parseArgs({ args: [...args], options: { quick: { typ
 const MAX_TARBALL_BYTES = 3_000_000;
 /** Paths that are not for users. */
 const LEFT_OUT =
-  /\.map$|\.tsbuildinfo$|(^|\/)\.stamp$|^(verify|bench|tools|\.build)\/|(^|\/)test\/|(?<!python\/)src\/|__pycache__/;
+  /\.map$|\.tsbuildinfo$|(^|\/)\.stamp$|^(node_modules\/@floe-rl\/[^/]+\/)?(src|test|verify|bench|tools|\.build)\/|__pycache__/;
 /** Paths without which a package does not work. */
 const NEEDED: Readonly<Record<string, readonly string[]>> = {
   floe: [
