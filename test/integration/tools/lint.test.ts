@@ -54,6 +54,7 @@ describe('forbidden calls', () => {
       "new EventTarget().addEventListener('close', () => {});",
       'export const own = { now: () => 1 };',
       'own.now();',
+      "export * from '@floe-rl/client/schema';",
     ].join('\n');
     expect(checkCalls(parseSource('src/core/planted.ts', text))).toEqual([]);
   });
