@@ -98,13 +98,13 @@ describe('parseSweBenchConfig', () => {
       {
         repo: 'Automattic/wp-calypso',
         version: '10.9.0',
-        test_patch: patchOf('client/a/test/b.js', 'client/c/__snapshots__/d.js.snap', 'test/integration/e.js', 'docs/f.js'),
+        test_patch: patchOf('client/a/test/b.js', 'client/c/__snapshots__/d.js.snap', 'test/e2e/e.js', 'docs/f.js'),
       },
       [
         "./node_modules/.bin/jest --verbose -c=test/client/jest.config.json 'client/a/test/b.js'",
         "./node_modules/.bin/jest --verbose -c=test/client/jest.config.json 'client/c'",
-        'cd test/integration',
-        'NODE_CONFIG_ENV=test npm run test test/integration/e.js',
+        'cd test/e2e',
+        'NODE_CONFIG_ENV=test npm run test test/e2e/e.js',
         'cd ../..',
       ],
     ],

@@ -4,9 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { describe, expect, it } from 'vitest';
-import { openLocalBox } from '../src/backends/local-box.ts';
-import { programPath } from '../src/programs.ts';
-import { createSpawner } from '../src/spawn/client.ts';
+import { openLocalBox } from '../../src/backends/local-box.ts';
+import { programPath } from '../../src/programs.ts';
+import { createSpawner } from '../../src/spawn/client.ts';
 
 const { signal } = new AbortController();
 
