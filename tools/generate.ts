@@ -3,8 +3,8 @@
  * docs/errors.md from the error table, docs/cli.md from the commands, docs/typescript-reference.md and
  * docs/python-reference.md from the clients, docs/cluster-reference.md and docs/configuration.md from the schemas of their files,
  * docs/result-fields.md from the schemas of results, docs/metrics.md from the metric registries, the table of denied system calls in
- * docs/runtimes.md, and packages/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing, and fails when a committed
- * file differs.
+ * docs/runtimes.md, packages/sim/assets/tokenizer.json from its training text, and python/src/floe/api_types.py from the schemas. With `--check` it
+ * writes nothing, and fails when a committed file differs.
  */
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -19,6 +19,7 @@ import { openApi } from '#server/rollout/index';
 import { COUNTERS } from '#server/rollout/status/counters';
 import { commandLinePage } from './reference/command-line.ts';
 import { pythonPage } from './reference/python-api.ts';
+import { pythonTypes } from './reference/python-types.ts';
 import { resultFieldsPage } from './reference/result-fields.ts';
 import { typescriptPage } from './reference/typescript-api.ts';
 import { repositoryRoot } from './repository.ts';
@@ -115,6 +116,7 @@ const files = {
   'docs/runtimes.md': runtimesPage(),
   'docs/typescript-reference.md': typescriptPage(),
   'packages/sim/assets/tokenizer.json': tokenizerFile(),
+  'python/src/floe/api_types.py': pythonTypes(),
 };
 
 let differs = 0;

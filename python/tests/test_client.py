@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from floe import Client, FloeError
+from floe import Client, FloeError, TaskRequest
 from tests.stub import HANG_UP, Call, Reply, Stub, error, held
 
 
@@ -27,6 +27,9 @@ def client_of(stub: Stub, pauses: Pauses | None = None, **options: Any) -> Clien
     return Client(stub.url, "secret", pause=pauses if pauses is not None else Pauses(), **options)
 
 
+TASK: TaskRequest = {"instruction": "x", "agent": {"harness": "pi"}}
+
+
 def lines(*results: dict[str, Any]) -> bytes:
     return b"".join(json.dumps(result).encode() + b"\n" for result in results)
 
@@ -35,7 +38,7 @@ class SubmissionTest(unittest.TestCase):
     def test_sends_the_token_and_gives_an_unnamed_task_a_key_that_its_retries_repeat(self) -> None:
         accepted = {"task_id": "t1", "status": "running", "session_ids": ["s1"], "duplicate": False}
         with Stub({"POST /rollout/task/submit": [HANG_UP, accepted]}) as stub:
-            self.assertEqual(client_of(stub).submit({"instruction": "x"}), accepted)
+            self.assertEqual(client_of(stub).submit(TASK), accepted)
             first, second = stub.calls
             self.assertEqual(first.headers["authorization"], "Bearer secret")
             self.assertTrue(first.body["idempotency_key"].startswith("client-"))
@@ -43,13 +46,13 @@ class SubmissionTest(unittest.TestCase):
 
     def test_keeps_the_id_of_a_named_task(self) -> None:
         with Stub({"POST /rollout/task/submit": {"task_id": "t1"}}) as stub:
-            client_of(stub).submit({"task_id": "t1", "instruction": "x"})
-            self.assertEqual(stub.calls[0].body, {"task_id": "t1", "instruction": "x"})
+            client_of(stub).submit({**TASK, "task_id": "t1"})
+            self.assertEqual(stub.calls[0].body, {**TASK, "task_id": "t1"})
 
     def test_refuses_a_body_that_json_cannot_carry_before_it_is_sent(self) -> None:
         with Stub() as stub:
             with self.assertRaises(FloeError) as raised:
-                client_of(stub).submit({"instruction": "x", "metadata": {"loss": float("nan")}})
+                client_of(stub).submit({**TASK, "metadata": {"loss": float("nan")}})
             self.assertEqual(raised.exception.code, "bad_request")
             self.assertEqual(stub.calls, [])
 
@@ -104,7 +107,7 @@ class ErrorTest(unittest.TestCase):
         refused = error("schema_violation", 422, issues=["num_samples"])
         with Stub({"POST /rollout/task/submit": refused}) as stub:
             with self.assertRaises(FloeError) as raised:
-                client_of(stub).submit({"num_samples": 0})
+                client_of(stub).submit({**TASK, "num_samples": 0})
         self.assertEqual(raised.exception.code, "schema_violation")
         self.assertEqual(raised.exception.details, {"issues": ["num_samples"]})
         self.assertEqual((raised.exception.status, raised.exception.retryable), (422, False))

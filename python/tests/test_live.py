@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import unittest
 
-from floe import AsyncClient, Client, FloeError
+from floe import AsyncClient, Client, FloeError, TaskRequest
 from floe.weights import VllmReload, VllmTransfer, WeightUpdateError, engine_urls, update_weights
 
 URL = os.environ.get("FLOE_TEST_URL", "")
@@ -15,7 +15,7 @@ AGENT = (
     'curl -sSf "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" '
     """-H 'content-type: application/json' -d '{"model": "policy", "messages": [{"role": "user", "content": "Say hello."}]}'"""
 )
-TASK = {
+TASK: TaskRequest = {
     "instruction": "Say hello.",
     "num_samples": 2,
     "agent": {"harness": "shell", "custom_shell": AGENT},
@@ -52,7 +52,7 @@ class LiveTest(unittest.IsolatedAsyncioTestCase):
 
     def test_a_submission_that_is_repeated_is_a_duplicate_and_another_one_a_conflict(self) -> None:
         with Client(URL) as client:
-            task = {**TASK, "task_id": "live-duplicate"}
+            task: TaskRequest = {**TASK, "task_id": "live-duplicate"}
             self.assertFalse(client.submit(task)["duplicate"])
             self.assertTrue(client.submit(task)["duplicate"])
             with self.assertRaises(FloeError) as raised:
@@ -81,7 +81,7 @@ class LiveTest(unittest.IsolatedAsyncioTestCase):
         with Client(URL) as client:
             self.assertEqual(engine_urls(client), [ENGINE])
             update_weights(client, VllmTransfer([ENGINE], [{}], init_info={}), "step-41")
-            task = {**TASK, "num_samples": 1, "trainer": "live-weights"}
+            task: TaskRequest = {**TASK, "num_samples": 1, "trainer": "live-weights"}
             client.submit(task)
             result = next(client.results(trainer="live-weights"))
             assert result["trajectory"] is not None

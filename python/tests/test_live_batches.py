@@ -7,7 +7,8 @@ import unittest
 import uuid
 from typing import Any
 
-from floe import AsyncClient, Client, FloeError
+from floe import AsyncClient, BatchStreamRequest, Client, FloeError
+from floe.api_types import BatchStreamRequestAccept
 from tests.test_live import AGENT, URL
 
 #: Names the row in the result, and takes the reward from it.
@@ -18,7 +19,7 @@ TASK: dict[str, Any] = {
     "evaluator": {"strategy": "session_completed"},
 }
 ROWS = [{"question": f"{n}+{n}"} for n in range(4)]
-KEEP = {"zero_variance": "keep"}
+KEEP: BatchStreamRequestAccept = {"zero_variance": "keep"}
 #: New ids, so that the tests can be repeated with the same server.
 STREAM, FORMATS = f"live-{uuid.uuid4()}", f"live-{uuid.uuid4()}"
 
@@ -32,7 +33,7 @@ class LiveBatchesTest(unittest.IsolatedAsyncioTestCase):
 
     def test_hands_out_batches_that_stay_the_same_until_they_are_acknowledged(self) -> None:
         client = self.client
-        stream = {
+        stream: BatchStreamRequest = {
             "batch_id": STREAM,
             "source": {"kind": "rows", "rows": ROWS[:1], "open": True},
             "task": TASK,
@@ -69,7 +70,7 @@ class LiveBatchesTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(client.delete_batches(STREAM)["status"], "ended")
 
     def test_every_format_has_records_of_the_batch(self) -> None:
-        stream = {"batch_id": FORMATS, "source": {"kind": "rows", "rows": ROWS}, "task": TASK, "batch_size": 4}
+        stream: BatchStreamRequest = {"batch_id": FORMATS, "source": {"kind": "rows", "rows": ROWS}, "task": TASK, "batch_size": 4}
         self.client.create_batches({**stream, "accept": KEEP, "order": {"epochs": 1}})
         options = {
             "roll": {"sequence_length": 4096, "pad_token_id": 0},

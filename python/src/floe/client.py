@@ -6,14 +6,25 @@ import os
 import ssl
 import uuid
 from types import TracebackType
-from typing import Any, Callable, Iterator, Mapping, cast
+from typing import Callable, Iterator, cast
 from urllib.parse import quote, urlsplit
 
+from .api_types import (
+    AttemptView,
+    RolloutStatus,
+    SessionResult,
+    SessionView,
+    SubmitReply,
+    TaskRequest,
+    TaskState,
+    TaskStatus,
+    TaskSummary,
+    Trajectory,
+)
 from .batches import BatchCalls
 from .connection import Connection, parse_json
 from .engines import EngineCalls
 from .errors import FloeError, unreachable
-from .replies import Json, SessionResult, SessionView, SubmitReply, TaskStatus, Trajectory
 
 _DEFAULT_URL = "http://127.0.0.1:8080"
 #: How long the server is asked to hold a request for results while there are none, in seconds.
@@ -65,10 +76,10 @@ class Client(EngineCalls, BatchCalls):
     ) -> None:
         self.close()
 
-    def submit(self, task: Mapping[str, Any]) -> SubmitReply:
+    def submit(self, task: TaskRequest) -> SubmitReply:
         """Submits a task (docs/tasks.md). One without `task_id` and `idempotency_key` gets a key, so that a retry submits nothing twice."""
         named = task.get("task_id") is not None or task.get("idempotency_key") is not None
-        body = dict(task) if named else {**task, "idempotency_key": f"client-{uuid.uuid4()}"}
+        body = task if named else {**task, "idempotency_key": f"client-{uuid.uuid4()}"}
         return cast(SubmitReply, self._connection.json("POST", "/rollout/task/submit", body=body))
 
     def task(self, task_id: str, *, wait: float = 0.0) -> TaskStatus:
@@ -81,9 +92,9 @@ class Client(EngineCalls, BatchCalls):
         reply = self._connection.json("GET", _path("/rollout/task", task_id), query={"results": "full"})
         return cast("list[SessionResult]", reply["results"])
 
-    def tasks(self, *, status: str | None = None, limit: int | None = None) -> list[Json]:
+    def tasks(self, *, status: TaskState | None = None, limit: int | None = None) -> list[TaskSummary]:
         reply = self._connection.json("GET", "/tasks", query={"status": status, "limit": limit})
-        return cast("list[Json]", reply["tasks"])
+        return cast("list[TaskSummary]", reply["tasks"])
 
     def cancel(self, task_id: str, *, register_if_missing: bool = False) -> TaskStatus:
         """Cancels what has not ended. With `register_if_missing`, a task that is submitted later under this id is refused."""
@@ -100,9 +111,9 @@ class Client(EngineCalls, BatchCalls):
     def cancel_session(self, session_id: str) -> SessionView:
         return cast(SessionView, self._connection.json("DELETE", _path("/sessions", session_id)))
 
-    def attempts(self, session_id: str) -> list[Json]:
+    def attempts(self, session_id: str) -> list[AttemptView]:
         reply = self._connection.json("GET", f"{_path('/sessions', session_id)}/attempts")
-        return cast("list[Json]", reply["attempts"])
+        return cast("list[AttemptView]", reply["attempts"])
 
     def trajectory(self, session_id: str, *, attempt: int | None = None) -> Trajectory:
         """Returns the token data of a finished session. `attempt`: default is the one that ended the session."""
@@ -118,9 +129,9 @@ class Client(EngineCalls, BatchCalls):
         path = f"{_path('/sessions', session_id)}/artifacts"
         return self._connection.fetch("GET", path, query={"attempt": attempt}, wait=_ARCHIVE_SECONDS)[1]
 
-    def status(self) -> Json:
+    def status(self) -> RolloutStatus:
         """Returns the counts, nodes and limits of the server."""
-        return cast(Json, self._connection.json("GET", "/rollout/status"))
+        return cast(RolloutStatus, self._connection.json("GET", "/rollout/status"))
 
     def results(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Mapping, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote
 
+from .api_types import EngineChange, EngineSpec, EnginesStatus, PauseMode
 from .connection import Connection, Query
-from .replies import EngineChange, EnginesStatus
 
 #: Longest time that the server waits for its nodes to apply a change, in seconds; its own default.
 _CHANGE_WAIT = 15.0
@@ -20,9 +20,9 @@ class EngineCalls:
     def engines(self) -> EnginesStatus:
         return cast(EnginesStatus, self._connection.json("GET", "/engines"))
 
-    def add_engine(self, spec: Mapping[str, Any], *, replace: bool = False, wait: float = _CHANGE_WAIT) -> EngineChange:
+    def add_engine(self, spec: EngineSpec, *, replace: bool = False, wait: float = _CHANGE_WAIT) -> EngineChange:
         """Registers an engine with every node. Raises `conflict` when another one has the same id and `replace` is not set."""
-        return self._change("POST", "/engines", wait, dict(spec), {"replace": replace or None})
+        return self._change("POST", "/engines", wait, spec, {"replace": replace or None})
 
     def remove_engine(self, engine_id: str, *, wait: float = _CHANGE_WAIT) -> EngineChange:
         """Removes an engine. The nodes in `done` of the reply no longer call it."""
@@ -33,7 +33,7 @@ class EngineCalls:
 
     def pause_engines(
         self,
-        mode: Literal["keep", "abort"] = "keep",
+        mode: PauseMode = "keep",
         *,
         while_paused: Literal["hold", "reject"] = "hold",
         wait: float = _CHANGE_WAIT,

@@ -77,7 +77,7 @@ describeIf(pythonMissing(), 'the Python package', () => {
     ['adapters', join('src', 'floe', 'trainers'), 199],
   ])('has %s that are not too long', (_, folder, most) => {
     const files = readdirSync(join(FOLDER, folder), { recursive: true, encoding: 'utf8' });
-    const modules = files.filter((path) => path.endsWith('.py'));
+    const modules = files.filter((path) => path.endsWith('.py') && !path.endsWith('api_types.py'));
     const long = modules.filter(
       (path) => readFileSync(join(FOLDER, folder, path), 'utf8').split('\n').length > most + 1,
     );

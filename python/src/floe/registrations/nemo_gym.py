@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .rollout import Rollout, Rollouts, read_template
 from .turns import Turn, text_of
 

@@ -30,7 +30,7 @@ from pydantic import Field
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .rollout import Rollout, Rollouts, read_template
 from .template import read_json_lines
 from .turns import Turn

@@ -8,11 +8,11 @@ import os
 import uuid
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, List, Mapping, Optional
+from typing import Any, AsyncIterator, List, Mapping, Optional, cast
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json, SessionResult
+from ..api_types import Json, SessionResult, TaskRequest
 from .template import fill_template
 from .turns import Turn, read_calls, turns_of
 
@@ -84,7 +84,7 @@ class Rollouts:
         """Returns the id of the submitted task. When this coroutine is cancelled, so is the task."""
         task_id = f"rollout-{uuid.uuid4().hex}"
         async with self._cancelling(task_id):
-            await self._client.submit({**task, "task_id": task_id})
+            await self._client.submit(cast(TaskRequest, {**task, "task_id": task_id}))
         return task_id
 
     async def finish(self, task_id: str) -> Rollout:

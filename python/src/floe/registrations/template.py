@@ -7,7 +7,7 @@ import re
 from typing import Any, List, Mapping, Optional
 
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 
 _PLACEHOLDER = re.compile(r"\{\{\s*row((?:\.[\w-]+)*)\s*\}\}", re.ASCII)
 _MISSING = object()

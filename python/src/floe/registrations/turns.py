@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import FloeError
-from ..replies import Json, Trace
+from ..api_types import Json, Trace
 
 
 @dataclass(frozen=True)

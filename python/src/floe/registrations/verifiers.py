@@ -17,7 +17,7 @@ from verifiers.v1.errors import boundary
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .rollout import Rollout, Rollouts, read_template
 from .template import fill_template, read_json_lines
 from .turns import Turn, text_of

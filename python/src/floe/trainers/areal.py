@@ -9,7 +9,7 @@ from areal.api.workflow_api import RolloutWorkflow
 from areal.utils.data import concat_padded_tensors
 
 from ..aio import AsyncClient
-from ..replies import Json
+from ..api_types import Json
 from .settings import Settings, plain, prompt_row
 
 _TYPES = {

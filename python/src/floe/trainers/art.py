@@ -11,7 +11,7 @@ from openai.types.chat.chat_completion import Choice
 
 from ..batches import Version
 from ..client import Client
-from ..replies import Batch, Json
+from ..api_types import Batch, Json
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ..replies import Json
+from ..api_types import Json
 
 
 def expert_array(record: Json | None) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, AsyncIterator, Mapping
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .experts import expert_array
 from .settings import Settings, instruction_of, plain
 

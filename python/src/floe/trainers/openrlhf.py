@@ -9,7 +9,7 @@ from openrlhf.utils.agent import AgentExecutorBase
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .settings import Settings, plain, prompt_row
 
 

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 from prime_rl.transports.rollouts.types import MicroBatch, RoutedExperts, TrainingSample
 
-from ..replies import AdvantageMethod, Json
+from ..api_types import AdvantageMethod, Json
 from .experts import expert_array
 from .settings import Settings
 from .streams import StepStream

@@ -11,7 +11,7 @@ from rllm.types import Episode, Step, Trajectory
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .settings import Settings, instruction_of, plain
 
 

@@ -12,7 +12,7 @@ from roll.pipeline.agentic.env_manager.base_env_manager import BaseEnvManager
 from tensordict import TensorDict
 
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .settings import Settings, plain
 
 _TENSORS = {

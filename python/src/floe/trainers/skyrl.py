@@ -9,7 +9,7 @@ from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, Gene
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .settings import Settings, grouped, prompt_row
 
 #: The lists of the format `skyrl`, one entry for each step.

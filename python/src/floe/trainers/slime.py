@@ -8,7 +8,7 @@ from typing import Any, List, Union
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime.utils.types import Sample
 
-from ..replies import Batch, Json
+from ..api_types import Batch, Json
 from .experts import expert_array
 from .settings import Settings
 from .streams import StepStream, evaluation as evaluate

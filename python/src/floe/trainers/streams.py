@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from ..batches import Version
 from ..client import Client
 from ..errors import FloeError
-from ..replies import Batch, FormatName
+from ..api_types import Batch, BatchStreamRequest, FormatName
 from .settings import Settings
 
 
@@ -61,7 +61,9 @@ class StepStream:
 
     def _begin(self, step: int, version: Version) -> int:
         """Returns the number of the batch before that of `step`."""
-        view = self.client.create_batches({"task": dict(self._settings.task), **self._settings.stream})
+        view = self.client.create_batches(
+            cast(BatchStreamRequest, {"task": dict(self._settings.task), **self._settings.stream})
+        )
         if not self._after and view["batch"] > step:
             view = self.client.rewind_batches(self._batch_id, after=step, policy_version=version)
         return min(step, view["batch"])

@@ -9,7 +9,7 @@ from tinker import types
 
 from ..batches import Version
 from ..client import Client
-from ..replies import AdvantageMethod, Batch, Json
+from ..api_types import AdvantageMethod, Batch, Json
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Mapping, Protocol, Sequence
 from ..client import Client
 from ..connection import Connection
 from ..errors import FloeError
-from ..replies import AdvantageMethod, Json
+from ..api_types import AdvantageMethod, Json
 from .settings import grouped, plain, prompt_row
 
 

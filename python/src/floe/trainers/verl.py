@@ -14,7 +14,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from ..aio import AsyncClient
 from ..errors import FloeError
-from ..replies import Json
+from ..api_types import Json
 from .experts import expert_array
 from .settings import Settings, grouped, plain, prompt_row
 

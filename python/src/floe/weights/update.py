@@ -8,7 +8,7 @@ from typing import Callable, Iterator, Mapping
 
 from ..client import Client
 from ..errors import FloeError
-from ..replies import EngineChange
+from ..api_types import EngineChange
 from .push import Engines, EngineState, PauseMode, Push, StepFailed
 
 #: Pause between two checks of engines whose replies a pause does not stop, in seconds.

@@ -8,10 +8,7 @@ const VERSION = '0.1.0';
 
 /** Generates the OpenAPI 3.1 document of the control API from the API table and the schemas. */
 export function openApi(): JsonObject {
-  const registry = z.registry<{ id: string }>();
-  for (const [name, schema] of Object.entries(schemas)) {
-    if (schema instanceof z.ZodType) registry.add(schema, { id: componentName(name) });
-  }
+  const registry = componentRegistry();
   const paths: Record<string, JsonObject> = {};
   for (const [name, route] of Object.entries<RouteSpec>(API)) {
     const path = route.path.replace(':id', '{id}');
@@ -24,7 +21,7 @@ export function openApi(): JsonObject {
     paths,
     components: {
       securitySchemes: { token: { type: 'http', scheme: 'bearer' } },
-      schemas: components(registry),
+      schemas: componentsOf(registry, 'input'),
     },
   };
 }
@@ -92,7 +89,25 @@ function jsonSchema(schema: z.ZodType, registry: Registry, io: 'input' | 'output
   return inline;
 }
 
-function components(registry: Registry): JsonObject {
-  const { schemas: generated } = z.toJSONSchema(registry, { io: 'input', uri: referenceTo });
+/**
+ * Returns the JSON schema of each component. `io` selects the fields that may be absent: in `input` those with a default, which requests may
+ * leave out and replies always have.
+ */
+export function componentSchemas(io: 'input' | 'output'): JsonObject {
+  return componentsOf(componentRegistry(), io);
+}
+
+function componentRegistry(): Registry {
+  const registry = z.registry<{ id: string }>();
+  for (const [name, schema] of Object.entries(schemas)) {
+    if (schema instanceof z.ZodType) registry.add(schema, { id: componentName(name) });
+  }
+  return registry;
+}
+
+function componentsOf(registry: Registry, io: 'input' | 'output'): JsonObject {
+  // Values that floe converts when it parses a request have no schema as output. No reply has one.
+  const unrepresentable = io === 'output' ? 'any' : 'throw';
+  const { schemas: generated } = z.toJSONSchema(registry, { io, uri: referenceTo, unrepresentable });
   return Object.fromEntries(Object.entries(generated).map(([id, { $schema: _, $id: __, ...schema }]) => [id, schema]));
 }
