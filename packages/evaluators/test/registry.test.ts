@@ -13,8 +13,7 @@ describe('evaluatorRegistry', () => {
     expect(() => registry.get('nope')).toThrow(
       expect.objectContaining({
         code: 'unknown_evaluator',
-        message:
-          'no evaluator "nope"; there are session_completed, environment, test_on_output, script, code_tests, swebench, harbor, answer, judge, multi, steps',
+        message: `no evaluator "nope"; there are ${registry.names().join(', ')}`,
       }),
     );
   });

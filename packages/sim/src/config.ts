@@ -24,13 +24,17 @@ const DEFAULT_MAX_NUM_SEQS = 256;
 /** Default capacity of the prefix cache in blocks of 16 tokens: enough for 16 conversations of the default maximum length. */
 const DEFAULT_CACHE_BLOCKS = 32_768;
 
+/** The engines whose HTTP API a simulated server can have. */
+export const SIM_FACES = ['vllm', 'sglang'] as const;
+export type SimFace = (typeof SIM_FACES)[number];
+
 const delaySchema = z.number().min(0);
 
 /** All settings of a simulated server. docs/sim.md describes them. */
 export const simConfigSchema = z.strictObject({
   host: z.string().default('127.0.0.1').describe('the server has no authentication; use a loopback address'),
   port: z.int().min(0).max(65_535).default(0).describe('0 picks a free port'),
-  face: z.enum(['vllm', 'sglang']).default('vllm').describe('the engine whose HTTP API the server has'),
+  face: z.enum(SIM_FACES).default('vllm').describe('the engine whose HTTP API the server has'),
   model: z.string().min(1).default(SIM_MODEL),
   scenarios: scenarioListSchema
     .default([])

@@ -1,6 +1,5 @@
 /** The simulated inference engine: exports the parts that commands, verification programs and tests use. */
-export type { SimConfigInput } from './config.ts';
-export { SIM_MODEL } from './config.ts';
+export { SIM_FACES, SIM_MODEL, type SimConfigInput, type SimFace } from './config.ts';
 export { FAULT_KINDS, type FaultInput, type FaultKind } from './faults.ts';
 export type { Ledger, LedgerEntry } from './ledger.ts';
 export { checkAgainstLedger, type LedgerCheckOptions, type LedgerMismatch, type LedgerReport } from './ledger-check.ts';

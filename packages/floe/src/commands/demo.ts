@@ -9,9 +9,12 @@ import { dashboardLink, openBrowser } from './dashboard-link.ts';
 import { type DemoRun, type DemoTask, demoTasks, removeDemo, runDemo, startDemo, writeTraces } from './demo-run.ts';
 import { harnessDir } from './home.ts';
 import { interruptible, waitForSignal } from './lifetime.ts';
-import { countOption } from './options.ts';
+import { countOption, listed } from './options.ts';
 import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
 import { findProgram } from './programs.ts';
+
+/** The runtimes whose sandboxes have the programs of this machine, which the demo uses. */
+const DEMO_BACKENDS = ['bubblewrap', 'local'] as const satisfies readonly RuntimeBackend[];
 
 type Options = { keep?: boolean; open?: boolean; json?: boolean; samples: string; backend?: RuntimeBackend };
 
@@ -23,7 +26,7 @@ export function registerDemo(program: Command): void {
     .option('--keep', 'keep the server and its dashboard running afterwards (default: on a terminal)')
     .option('--no-keep', 'end after the sessions')
     .option('--open', 'open the dashboard in the browser')
-    .option('--backend <name>', 'bubblewrap or local (default: bubblewrap if it works)')
+    .option('--backend <name>', `${listed(DEMO_BACKENDS)} (default: bubblewrap if it works)`)
     .option('--json', 'print a summary as JSON')
     .action(demo);
 }

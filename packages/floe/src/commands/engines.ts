@@ -1,7 +1,17 @@
 import { FloeError } from '@floe-rl/core';
-import type { EngineChange, EngineSpecInput, EnginesStatus, PauseMode } from '@floe-rl/core/schema';
+import {
+  type EngineChange,
+  type EngineSpecInput,
+  type EnginesStatus,
+  engineKindSchema,
+  engineSpecSchema,
+  type LogprobsMode,
+  logprobsModeSchema,
+  type PauseMode,
+} from '@floe-rl/core/schema';
 import type { Command } from 'commander';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
+import { explained, listed } from './options.ts';
 import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
 import { engineKey } from './secrets.ts';
 
@@ -12,7 +22,7 @@ type AddOptions = ChangeOptions & {
   pool?: string;
   model?: string;
   apiKeyFile?: string;
-  logprobsMode?: 'raw' | 'processed';
+  logprobsMode?: LogprobsMode;
   tokenIds?: EngineSpecInput['token_ids'];
   tokenizer?: string;
   rack?: string;
@@ -37,13 +47,19 @@ export function registerEngines(program: Command): void {
     }),
   );
   withChange(engines.command('add <url>').description('register an inference server; the URL has no /v1'))
-    .option('--kind <kind>', 'vllm, sglang, llama_cpp, openai or tinker', 'vllm')
+    .option('--kind <kind>', listed(engineKindSchema.options), 'vllm')
     .option('--id <id>', 'id of the engine (default: derived from the URL)')
     .option('--pool <name>', 'pool of the engine; all engines of a pool serve the same policy', 'default')
     .option('--model <name>', "name of the model (default: the server's first one)")
     .option('--api-key-file <file>', 'file with the key to send as a bearer token (default: $FLOE_ENGINE_API_KEY)')
-    .option('--logprobs-mode <mode>', 'kind of log-probabilities that the engine returns: raw or processed')
-    .option('--token-ids <choice>', 'whether an openai engine is asked for token ids: auto, required or off')
+    .option(
+      '--logprobs-mode <mode>',
+      `kind of log-probabilities that the engine returns: ${listed(logprobsModeSchema.options)}`,
+    )
+    .option(
+      '--token-ids <choice>',
+      `whether an openai engine is asked for token ids: ${listed(engineSpecSchema.shape.token_ids.unwrap().options)}`,
+    )
     .option('--tokenizer <folder>', "folder on the nodes with the model's tokenizer.json and chat template, for tinker")
     .option('--rack <name>', 'rack of the machine of the engine')
     .option('--zone <name>', 'zone of the machine of the engine')
@@ -74,7 +90,10 @@ export function registerEngines(program: Command): void {
   withChange(engines.command('pause').description('pause all engines before a weight update'))
     .option(
       '--mode <mode>',
-      'keep: freeze running calls; abort: abort running calls and continue them after the pause',
+      explained<PauseMode>({
+        keep: 'freeze running calls',
+        abort: 'abort running calls and continue them after the pause',
+      }),
       'keep',
     )
     .option('--reject', 'answer new calls with 429 and Retry-After instead of holding them')

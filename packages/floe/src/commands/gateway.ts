@@ -11,7 +11,7 @@ import { CA, CA_HELP, type ClientTlsOptions, clientTls, DEFAULT_SERVER_URL, tlsF
 import { floeHome, harnessDir } from './home.ts';
 import { displacedError, waitForSignal } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
-import { levelOption, secondsOption } from './options.ts';
+import { LOG_LEVELS, levelOption, listed, secondsOption } from './options.ts';
 import { paint, printJson, printLine, printNote } from './print.ts';
 import { findToken, TOKEN_FILE, TOKEN_HELP } from './secrets.ts';
 
@@ -43,7 +43,7 @@ export function registerGateway(program: Command): void {
       .option('--tls-key <file>', 'private key of that certificate')
       .option('--state-dir <dir>', 'directory of the node (default: gateway/ in the floe home)')
       .option('--drain-seconds <n>', 'time for running sessions to finish after a stop signal', '0')
-      .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+      .option('--log-level <level>', listed(LOG_LEVELS), 'info')
       .option('--json', 'print JSON'),
   ).action(async (options: Options) => {
     const drainSeconds = secondsOption('--drain-seconds', options.drainSeconds);

@@ -4,7 +4,7 @@ import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { FloeClient } from '@floe-rl/client';
 import { FloeError, makeTempDir, undoAll } from '@floe-rl/core';
-import type { EngineKind, RuntimeBackend, SessionResult } from '@floe-rl/core/schema';
+import { type EngineKind, engineKindSchema, type RuntimeBackend, type SessionResult } from '@floe-rl/core/schema';
 import { findHarness, installHarness } from '@floe-rl/node';
 import { createLogger } from '@floe-rl/observe';
 import type { PlacedImageSettings } from '@floe-rl/sandbox';
@@ -16,6 +16,7 @@ import { writeTraces } from './demo-run.ts';
 import type { ReferenceTask } from './harbor-reference.ts';
 import { harnessDir } from './home.ts';
 import type { EngineSockets } from './image-builders.ts';
+import { listed } from './options.ts';
 import { printNote } from './print.ts';
 
 /** Options that name the agent and the engine. */
@@ -42,7 +43,7 @@ type Setup = {
 export function withHarnessOptions(command: Command): Command {
   return withAgentOptions(command)
     .option('--engine <url...>', 'URLs of inference servers, without /v1', [])
-    .option('--engine-kind <kind>', 'API of the inference servers: vllm, sglang, llama_cpp, openai or tinker', 'vllm')
+    .option('--engine-kind <kind>', `API of the inference servers: ${listed(engineKindSchema.options)}`, 'vllm')
     .option('--model <name>', "name of the engines' model (default: the first one that each serves)")
     .option('--sim', 'use the simulated engine')
     .option('--scenario <file...>', 'files with scenarios of the simulated engine', [])

@@ -44,6 +44,14 @@ export type ImageOptions = {
   readonly log: (text: string) => void;
 };
 
+/** The runtimes with images, in which Harbor tasks run. */
+export const IMAGE_BACKENDS = [
+  'docker',
+  'podman',
+  'apptainer',
+  'bubblewrap',
+] as const satisfies readonly RuntimeBackend[];
+
 /**
  * Returns the source of the images of tasks for a runtime: the container engine itself, or the image store for bubblewrap and Apptainer.
  * Throws `bad_request` for a runtime without images.

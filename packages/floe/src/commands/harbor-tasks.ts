@@ -4,8 +4,9 @@ import { floeTask, type HarborTask, loadHarborTask, taskFolders } from '@floe-rl
 import { DOCKER_SOCKET, podmanSocket } from '@floe-rl/sandbox';
 import type { Command } from 'commander';
 import { type ConfigFileOptions, readImageSettings, withConfigOption } from './config-file.ts';
-import { type TaskImages, taskImages } from './harbor-images.ts';
+import { IMAGE_BACKENDS, type TaskImages, taskImages } from './harbor-images.ts';
 import type { ReferenceTask } from './harbor-reference.ts';
+import { listed } from './options.ts';
 import { printNote } from './print.ts';
 
 /** Options with which Harbor tasks are converted. */
@@ -24,7 +25,7 @@ export type HarborTaskOptions = ConfigFileOptions & {
 /** Adds the options with which Harbor tasks are converted. */
 export function withHarborTaskOptions(command: Command): Command {
   return withConfigOption(command)
-    .option('--backend <name>', 'runtime of the sandboxes: docker, podman, apptainer or bubblewrap', 'docker')
+    .option('--backend <name>', `runtime of the sandboxes: ${listed(IMAGE_BACKENDS)}`, 'docker')
     .option('--docker-socket <path>', 'Unix socket of the Docker daemon', DOCKER_SOCKET)
     .option('--podman-socket <path>', 'Unix socket of the Podman service', podmanSocket())
     .option('--apptainer-command <program>', 'program Apptainer, a path or a name', 'apptainer')

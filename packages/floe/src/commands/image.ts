@@ -20,6 +20,7 @@ import type { Command } from 'commander';
 import { type ConfigFileOptions, readImageSettings, withConfigOption } from './config-file.ts';
 import { harnessDir } from './home.ts';
 import { interruptible } from './lifetime.ts';
+import { listed } from './options.ts';
 import { formatTable, printJson, printLine, printNote } from './print.ts';
 
 type FormOptions = { rootfs?: boolean; sif?: boolean; docker?: string; dockerSocket: string; apptainer: string };
@@ -49,7 +50,7 @@ export function registerImage(program: Command): void {
       )
       .option('--env <name=value...>', 'environment variables to set in the image', [])
       .option('--name <reference>', 'name of the new image (default: one made of its content)')
-      .option('--cache <mode>', 'which earlier result may be used: scratch, versioned or lock', 'lock'),
+      .option('--cache <mode>', `which earlier result may be used: ${listed(CACHE_MODES)}`, 'lock'),
   ).action(build);
   withConfigOption(image.command('list').description('list the images of the store'))
     .option('--json', 'print JSON')

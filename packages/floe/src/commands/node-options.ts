@@ -1,12 +1,22 @@
 import { cpus, hostname } from 'node:os';
 import { FloeError } from '@floe-rl/core';
-import type { EngineKind, EngineLocality, EnginePolicy, RuntimeBackend } from '@floe-rl/core/schema';
+import {
+  type EngineKind,
+  type EngineLocality,
+  type EnginePolicy,
+  engineKindSchema,
+  enginePolicySchema,
+  logprobsModeSchema,
+  nodeRegistrationSchema,
+  type RuntimeBackend,
+  runtimeBackendSchema,
+} from '@floe-rl/core/schema';
 import { type DispatchPolicy, type GatewayConfigInput, machineMemoryMb } from '@floe-rl/node';
 import { DOCKER_SOCKET } from '@floe-rl/sandbox';
 import type { Command } from 'commander';
 import { type Settings, withConfigOption } from './config-file.ts';
 import { imageDir } from './home.ts';
-import { countOption } from './options.ts';
+import { countOption, explained, listed } from './options.ts';
 
 export type NodeOptions = {
   engine: string[];
@@ -46,15 +56,18 @@ export type NodeOptions = {
 export function withNodeOptions(command: Command): Command {
   return withConfigOption(command)
     .option('--engine <url...>', 'URLs of inference servers, without /v1; `floe engines add` adds more later', [])
-    .option('--engine-kind <kind>', 'API of the inference servers: vllm, sglang, llama_cpp, openai or tinker', 'vllm')
+    .option('--engine-kind <kind>', `API of the inference servers: ${listed(engineKindSchema.options)}`, 'vllm')
     .option(
       '--engine-policy <name>',
-      'how an engine is chosen for a call: least_in_flight, assignment_count or consistent_hash',
+      `how an engine is chosen for a call: ${listed(enginePolicySchema.options)}`,
       'least_in_flight',
     )
     .option(
       '--engine-locality <choice>',
-      'prefer_local: prefer engines on this host, then in its rack, then in its zone, while they have capacity; or none',
+      explained<EngineLocality>({
+        prefer_local: 'prefer engines on this host, then in its rack, then in its zone, while they have capacity',
+        none: 'prefer none',
+      }),
       'none',
     )
     .option('--rack <name>', 'rack of this machine, to decide which engines are near')
@@ -67,7 +80,7 @@ export function withNodeOptions(command: Command): Command {
     )
     .option(
       '--backend <name>',
-      'default runtime: bubblewrap, docker, podman, apptainer, local or none (default: bubblewrap if it works)',
+      `default runtime: ${listed(runtimeBackendSchema.options)} (default: bubblewrap if it works)`,
     )
     .option('--docker-socket <path>', 'Unix socket of the Docker daemon', DOCKER_SOCKET)
     .option('--podman-socket <path>', 'Unix socket of the Podman service (default: the one of this user)')
@@ -81,14 +94,18 @@ export function withNodeOptions(command: Command): Command {
       '--memory-mb <n>',
       'memory for sessions in MiB, which the sum of their memory limits never exceeds (default: the memory of the machine or control group)',
     )
-    .option('--dispatch <policy>', 'how the stages of sessions overlap: pipeline, batch or bounded_batch', 'pipeline')
+    .option(
+      '--dispatch <policy>',
+      `how the stages of sessions overlap: ${listed(nodeRegistrationSchema.shape.dispatch_policy.unwrap().options)}`,
+      'pipeline',
+    )
     .option('--start-limit <backend=n...>', 'maximum number of sandboxes of a runtime that start concurrently', [])
     .option('--start-rate <backend=n...>', 'maximum number of sandboxes of a runtime that start per second', [])
     .option('--upload-root <dir...>', 'host directories that prepare actions may copy from', [])
     .option('--builder <name=module...>', 'custom builders: see docs/guides/write-a-builder.md', [])
     .option(
       '--logprobs-mode <mode>',
-      'kind of log-probabilities that the engines return: raw or processed',
+      `kind of log-probabilities that the engines return: ${listed(logprobsModeSchema.options)}`,
       'processed',
     )
     .option('--allow-local', 'allow tasks to run without isolation')

@@ -21,10 +21,22 @@ export function secondsOption(name: string, text: string): number {
   throw new FloeError('bad_request', `${name}: ${text} is not a number of seconds`);
 }
 
-const LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
+export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
+
+/** Returns the values of an option as its help lists them: `a, b or c`. */
+export function listed(values: readonly string[]): string {
+  return values.length < 2 ? values.join('') : `${values.slice(0, -1).join(', ')} or ${values.at(-1)}`;
+}
+
+/** Returns the values of an option with what each does: `a: …; b: …`. */
+export function explained<T extends string>(meanings: Readonly<Record<T, string>>): string {
+  return Object.entries(meanings)
+    .map(([value, meaning]) => `${value}: ${meaning}`)
+    .join('; ');
+}
 
 /** Returns the text when it is a log level. Otherwise throws `bad_request` with the list of levels. */
 export function levelOption(text: string): string {
-  if (LEVELS.includes(text)) return text;
-  throw new FloeError('bad_request', `--log-level: ${text} is not one of ${LEVELS.join(', ')}`);
+  if (LOG_LEVELS.includes(text)) return text;
+  throw new FloeError('bad_request', `--log-level: ${text} is not one of ${LOG_LEVELS.join(', ')}`);
 }

@@ -6,7 +6,7 @@ import { type ConfigFileOptions, readSettings, withConfigOption } from './config
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome } from './home.ts';
 import { waitForSignal } from './lifetime.ts';
-import { levelOption } from './options.ts';
+import { LOG_LEVELS, levelOption, listed } from './options.ts';
 import { printJson, printLine } from './print.ts';
 import { type ServerSecretOptions, serverSecrets, withSecretOptions } from './secrets.ts';
 import {
@@ -55,7 +55,7 @@ export function registerServer(program: Command): void {
         'hosts that callbacks may be sent to (default: loopback if the server listens there, else all others)',
       )
       .option('--builder <name...>', 'names of custom builders that the nodes have, so that tasks may use them', [])
-      .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+      .option('--log-level <level>', listed(LOG_LEVELS), 'info')
       .option('--json', 'print JSON'),
   );
   withPolarOption(withConfigOption(withListenerOptions(withSecretOptions(command)))).action(

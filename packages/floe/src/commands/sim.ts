@@ -1,6 +1,7 @@
-import { loadScenarios, startSim } from '@floe-rl/sim';
+import { loadScenarios, SIM_FACES, type SimFace, startSim } from '@floe-rl/sim';
 import type { Command } from 'commander';
 import { waitForSignal } from './lifetime.ts';
+import { listed } from './options.ts';
 import { printJson, printLine } from './print.ts';
 
 type Options = {
@@ -10,7 +11,7 @@ type Options = {
   slots: string;
   delay: string;
   ledger?: string;
-  face: 'vllm' | 'sglang';
+  face: SimFace;
   scaleOut: boolean;
   speed: string;
   prefillDelay: string;
@@ -23,7 +24,7 @@ export function registerSim(program: Command): void {
     .description('run a simulated inference engine with exact log-probabilities and a ledger; it needs no GPU')
     .option('--host <host>', 'address to listen on', '127.0.0.1')
     .option('--port <port>', 'port to listen on; 0 chooses a free one', '8090')
-    .option('--face <api>', 'API to simulate: vllm or sglang', 'vllm')
+    .option('--face <api>', `API to simulate: ${listed(SIM_FACES)}`, 'vllm')
     .option('--no-scale-out', 'simulate a vLLM without the endpoints that accept token ids')
     .option('--scenario <file...>', 'files with scenarios of the scripted policy', [])
     .option('--slots <n>', 'maximum number of requests that are sampled concurrently', '64')

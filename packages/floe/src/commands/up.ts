@@ -12,7 +12,7 @@ import { dashboardLink, openBrowser } from './dashboard-link.ts';
 import { floeHome, harnessDir } from './home.ts';
 import { displacedError, waitForSignal } from './lifetime.ts';
 import { builderModules, type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
-import { levelOption } from './options.ts';
+import { LOG_LEVELS, levelOption, listed } from './options.ts';
 import { paint, printJson, printLine, printNote } from './print.ts';
 import { type ServerSecretOptions, serverSecrets, withSecretOptions } from './secrets.ts';
 import {
@@ -56,7 +56,7 @@ export function registerUp(program: Command): void {
             '--callback-host <host...>',
             'hosts that callbacks may be sent to (default: loopback if the server listens there, else all others)',
           )
-          .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+          .option('--log-level <level>', listed(LOG_LEVELS), 'info')
           .option('--open', 'open the dashboard in the browser')
           .option('--json', 'print JSON'),
       ),
