@@ -1,20 +1,15 @@
 import { z } from 'zod';
 import { invalidReply, parseReplyJson, parseWith, tokenIdSchema } from '../chat/reply-tokens.ts';
+import type { ReportedSample } from '../checked-sample.ts';
 
 /** Content type of a result in the binary form of Protocol Buffers, which Tinker's SDK requires for samples since version 0.25. */
 export const PROTOBUF = 'application/x-protobuf';
 
 /**
- * The result of a sampling request, as the server reports it and before it is checked. `logprobs` belong to `ids`; `promptLogprobs` has one
- * entry for each token of the prompt that was scored, which are the last ones, and NaN where none was computed.
+ * The result of a sampling request. `promptLogprobs` has one entry for each token of the prompt that was scored, which are the last ones,
+ * and NaN where none was computed.
  */
-export type SampleResponse = {
-  readonly ids: Int32Array;
-  /** `null` when the server reports none. */
-  readonly logprobs: Float32Array | null;
-  readonly stopReason: 'stop' | 'length';
-  /** Number of tokens of the prompt that came from the prefix cache; `null` when the server does not report it. */
-  readonly cachedTokens: number | null;
+export type SampleResponse = ReportedSample & {
   /** `null` when they were not requested. */
   readonly promptLogprobs: Float32Array | null;
 };

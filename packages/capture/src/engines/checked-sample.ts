@@ -1,5 +1,14 @@
-import { invalidReply, logprobFrom } from '../chat/reply-tokens.ts';
-import type { SampleResponse } from './sample-response.ts';
+import { invalidReply, logprobFrom } from './chat/reply-tokens.ts';
+
+/** The result of a sampling request as the server reports it, before it is checked. `logprobs` belong to `ids`. */
+export type ReportedSample = {
+  readonly ids: Int32Array;
+  /** `null` when the server reports none. */
+  readonly logprobs: Float32Array | null;
+  readonly stopReason: 'stop' | 'length';
+  /** Number of tokens of the prompt that came from the prefix cache; `null` when the server does not report it. */
+  readonly cachedTokens: number | null;
+};
 
 /** A result that may be recorded. `endId` is the end token that stopped it, which is its last id; `null` when none did. */
 export type Sample = {
@@ -21,7 +30,7 @@ type ExpectedSample = {
 
 /** Checks a result. Throws `engine_error`, which states what is wrong, for a result that must not be trained on. */
 export function checkedSample(
-  { ids, logprobs, stopReason, cachedTokens }: SampleResponse,
+  { ids, logprobs, stopReason, cachedTokens }: ReportedSample,
   { maxTokens, endIds, contextTokens }: ExpectedSample,
 ): Sample {
   if (ids.length === 0) throw invalidReply('tokens is empty: no token was sampled');
