@@ -1,5 +1,7 @@
 import { startSim } from '@floe-rl/sim';
 import { afterEach, describe, expect, it } from 'vitest';
+import { simTokenizerFolder } from '../../packages/capture/test/engines/tokenizer/sim-folder.ts';
+import { SmallServer } from '../examples/engines/small-server.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 
 const TWO_CALLS = `${oneCall('one')}; ${oneCall('two')}`;
@@ -95,5 +97,71 @@ describe('engines that change while sessions run', () => {
     expect(result?.outcome).toBe('completed');
     const spans = result?.trajectory?.traces.flatMap((trace) => trace.version_spans) ?? [];
     expect(new Set(spans.map(({ version }) => version))).toEqual(new Set(['step-2']));
+  });
+});
+
+describe('an engine of a module', () => {
+  const kinds = { small: 'examples/engines/small-server.ts' };
+  const startSmall = async () => {
+    const sampler = await sim({ scaleOut: true });
+    const server = new SmallServer(sampler);
+    await server.listen();
+    closers.push(() => server.close());
+    const folder = simTokenizerFolder();
+    closers.push(async () => folder.remove());
+    return { sampler, spec: { kind: 'small', base_url: server.url, tokenizer: folder.path } };
+  };
+
+  it('samples the tokens of a session, and the trace has exactly those that its server sampled', async () => {
+    const stack = await startTestStack({
+      node: { engines: [], plugins: { engines: kinds } },
+      server: { engine_kinds: ['small'] },
+    });
+    closers.push(() => stack.close());
+    const { sampler, spec } = await startSmall();
+    expect(await stack.client.addEngine(spec)).toMatchObject({ done: ['test'], problems: [] });
+    const [result] = await stack.run(task);
+    expect(result).toMatchObject({ outcome: 'completed', completion_count: 2, calls: { engines: ['small'] } });
+    const traces = result?.trajectory?.traces ?? [];
+    const trained = traces.map(({ response_ids, response_logprobs, loss_mask, version_spans }) => ({
+      ids: response_ids.filter((_, index) => loss_mask[index] === 1),
+      logprobs: [...Float32Array.from(response_logprobs.filter((_, index) => loss_mask[index] === 1))],
+      version: version_spans[0]?.version,
+    }));
+    const sampled = sampler.ledger.entries().map(({ response_ids, processed_logprobs }) => ({
+      ids: [...response_ids],
+      logprobs: [...Float32Array.from(processed_logprobs)],
+      version: 'step-1',
+    }));
+    expect(sampled).toHaveLength(2);
+    expect(trained).toEqual(sampled);
+  });
+
+  it('is refused by a server that does not have its kind, and reported by a node that lacks the module', async () => {
+    const { spec } = await startSmall();
+    const without = await stackWithoutEngines();
+    await expect(without.client.addEngine(spec)).rejects.toMatchObject({
+      code: 'schema_violation',
+      details: { issues: [{ path: 'kind' }] },
+      message: expect.stringContaining('vllm, sglang, llama_cpp, openai, tinker'),
+    });
+    const other = await startTestStack({ node: { engines: [] }, server: { engine_kinds: ['small'] } });
+    closers.push(() => other.close());
+    const { problems } = await other.client.addEngine(spec);
+    expect(problems).toMatchObject([{ node_id: 'test', message: expect.stringContaining('no engine module small') }]);
+  });
+
+  it.each([
+    [
+      'that is missing',
+      { small: 'examples/engines/none.ts' },
+      'plugins.engines.small: examples/engines/none.ts cannot',
+    ],
+    ['of another kind of plug-in', { small: 'examples/builders/last-turns.ts' }, 'last-turns.ts exports no engine'],
+  ])('keeps a node from starting with a module %s', async (_, engines, message) => {
+    await expect(startTestStack({ node: { plugins: { engines } } })).rejects.toMatchObject({
+      code: 'setup_failed',
+      message: expect.stringContaining(message),
+    });
   });
 });

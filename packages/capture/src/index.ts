@@ -1,7 +1,17 @@
 /** What other packages use of `@floe-rl/capture`. */
 export { callRulesOf } from './dialects/call-kinds/label.ts';
 export { MAIN_THREAD } from './dialects/call-kinds/prompt-view.ts';
+export {
+  defineEngine,
+  type EngineConnection,
+  type EngineDefinition,
+  type EngineKit,
+  engineModule,
+  type SampledIds,
+  type SampleRequest,
+} from './engines/custom/definition.ts';
 export type { EngineNotice } from './engines/engine.ts';
+export type { EngineKinds } from './engines/engine-kinds.ts';
 export type { EnginePools } from './engines/pool/engine-pools.ts';
 export { createEnginePools } from './engines/pool/managed-engine-pools.ts';
 export { TextTokenizer, tokenizerJsonSchema } from './engines/tokenizer/text-tokenizer.ts';

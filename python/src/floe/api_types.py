@@ -499,7 +499,7 @@ class EngineSpec(_EngineSpecRequired, total=False):
     #: id of the engine; default: derived from host, port and path of the URL
     engine_id: str
     #: Default: "vllm"
-    kind: EngineKind
+    kind: str
     #: engines of one pool serve one policy; a task selects its pool. Default: "default"
     pool: str
     #: name of the model; null selects the first model that the server lists
@@ -528,7 +528,8 @@ class EngineSpec(_EngineSpecRequired, total=False):
     #: for kind openai, whether token ids and log-probabilities are requested; auto: if the API returns them at registration; required:
     #: registration fails when it does not; off: never. Default: "auto"
     token_ids: Literal["auto", "required", "off"]
-    #: folder on the nodes with the model's tokenizer.json and chat template; required for kind tinker, whose server renders no messages
+    #: folder on the nodes with the model's tokenizer.json and chat template; required for kind tinker and engine modules, whose servers
+    #: render no messages
     tokenizer: Optional[str]
 
 
@@ -617,7 +618,7 @@ class CallSums(TypedDict):
     #: dialects of the calls
     dialects: List[DialectName]
     #: kinds of the engines that sampled the replies
-    engines: List[EngineKind]
+    engines: List[str]
     #: sum of the times that the engines took
     engine_ms: float
     #: prompts that begin with the ids of an earlier call
@@ -1126,7 +1127,7 @@ class EngineCapabilities(TypedDict):
 
 class _EngineInfoRequired(TypedDict):
     engine_id: str
-    kind: EngineKind
+    kind: str
     base_url: str
     pool: str
     model: str
@@ -1163,7 +1164,7 @@ class EngineView(TypedDict):
     engine_id: str
     #: where the engine was added; node: in the configuration of the node; registered: through the API
     source: Literal["registered", "node"]
-    kind: EngineKind
+    kind: str
     base_url: str
     pool: str
     nodes: List[EngineOnNode]
@@ -1411,7 +1412,6 @@ CallRules = Literal["claude_code", "codex", "copilot_cli", "floe", "gemini_cli",
 McpServer = Union[McpServerStdio, McpServerHttp]
 EngineMode = Literal["auto", "tokens", "chat"]
 ThinkingRetention = Literal["template", "tool_cycle", "all"]
-EngineKind = Literal["vllm", "sglang", "llama_cpp", "openai", "tinker"]
 LogprobsMode = Literal["raw", "processed"]
 TaskState = Literal["running", "completed", "cancelled"]
 UnusableReason = Union[Outcome, Literal["dropped", "no_reward", "no_tokens", "corrupt_record"]]

@@ -1,5 +1,7 @@
-import type { Clock } from '@floe-rl/core';
-import type { EngineSpec } from '@floe-rl/core/schema';
+import { type Clock, FloeError } from '@floe-rl/core';
+import { type EngineSpec, engineKindSchema } from '@floe-rl/core/schema';
+import type { EngineDefinition } from './custom/definition.ts';
+import { createCustomEngine } from './custom/engine.ts';
 import type { Engine, EngineNotice } from './engine.ts';
 import { createLlamaCppEngine } from './llama-cpp/engine.ts';
 import { createOpenaiEngine } from './openai/engine.ts';
@@ -7,14 +9,17 @@ import { createSglangEngine } from './sglang/engine.ts';
 import { createTinkerEngine } from './tinker/engine.ts';
 import { createVllmEngine } from './vllm/engine.ts';
 
-type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
+/** The engine modules of the operator, by the kind that they define. */
+export type EngineKinds = ReadonlyMap<string, EngineDefinition>;
+
+type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice; readonly kinds?: EngineKinds };
 
 /**
  * Connects to a server of `spec.kind` and determines what it supports. Rejects with `engine_unavailable` when the server cannot be
  * reached, with `engine_error` when it is not a server of that kind or does not serve the model that `spec` names, and with `setup_failed`
- * when it needs a file that `spec` does not name.
+ * when it needs a file that `spec` does not name, or when there is no engine of that kind.
  */
-export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
+export async function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
   switch (spec.kind) {
     case 'vllm':
       return createVllmEngine(spec, deps);
@@ -26,5 +31,18 @@ export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine
       return createOpenaiEngine(spec, deps);
     case 'tinker':
       return createTinkerEngine(spec, deps);
+    default:
+      return createCustomEngine(spec, customKind(spec.kind, deps.kinds), deps.clock);
   }
+}
+
+function customKind(kind: string, kinds: EngineKinds = new Map()): EngineDefinition {
+  const definition = kinds.get(kind);
+  if (definition !== undefined) return definition;
+  const known = [...engineKindSchema.options, ...kinds.keys()];
+  throw new FloeError(
+    'setup_failed',
+    `kind: this node has no engine module ${kind}; it has ${known.join(', ')}. List the module in plugins.engines of the node`,
+    { kind, known },
+  );
 }

@@ -50,8 +50,7 @@ export class LocalText {
     }
     const text = await loadTokenizerFolder(spec.tokenizer);
     const parsers = ownParsers(spec, text.template.source);
-    const idsOf = (conversation: Conversation): Int32Array =>
-      text.tokenizer.encode(text.template.render(conversation));
+    const idsOf = (conversation: Conversation): Int32Array => text.tokenizer.encode(text.template.render(conversation));
     const facts = await probeTemplate(async (messageTexts, options) => idsOf({ messageTexts, ...options }));
     return new LocalText(text, parsers, facts);
   }

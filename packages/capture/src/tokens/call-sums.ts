@@ -1,7 +1,6 @@
 import {
   type CallSums,
   type DialectName,
-  type EngineKind,
   type RenderReason,
   type ToolCall,
   type ToolSums,
@@ -26,11 +25,11 @@ type MutableToolSums = { -readonly [Name in keyof ToolSums]: ToolSums[Name] };
  */
 export function callSumsOf(
   completions: readonly Completion[],
-  kindOf: (engineId: string) => EngineKind | null,
+  kindOf: (engineId: string) => string | null,
   failures: Readonly<Record<string, number>> = {},
 ): CallSums {
   const dialects = new Set<DialectName>();
-  const engines = new Set<EngineKind>();
+  const engines = new Set<string>();
   const rendered: Partial<Record<RenderReason, number>> = {};
   let [spliced, engineMs] = [0, 0];
   for (const { dialect, engineId, capture, engineMs: ms } of completions) {

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { dialectNameSchema } from './chat.ts';
 import { renderReasonSchema } from './completion.ts';
-import { engineKindSchema } from './engine.ts';
+import { engineKindNameSchema } from './engine.ts';
 import { countSchema } from './identifiers.ts';
 
 /** Number of intervals of times between a duration and twice this duration. A quantile computed from the intervals is exact to about 9 %. */
@@ -40,7 +40,7 @@ export type ToolSums = z.infer<typeof toolSumsSchema>;
 /** What the model calls and the tool calls of a session were, in the form in which the server sums them over sessions. */
 export const callSumsSchema = z.object({
   dialects: z.array(dialectNameSchema).describe('dialects of the calls'),
-  engines: z.array(engineKindSchema).describe('kinds of the engines that sampled the replies'),
+  engines: z.array(engineKindNameSchema).describe('kinds of the engines that sampled the replies'),
   engine_ms: z.number().describe('sum of the times that the engines took'),
   spliced: countSchema.describe('prompts that begin with the ids of an earlier call'),
   rendered: z.partialRecord(renderReasonSchema, countSchema).describe('the other prompts by reason'),

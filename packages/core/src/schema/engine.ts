@@ -2,11 +2,17 @@ import { z } from 'zod';
 import { idSchema } from './identifiers.ts';
 
 /**
- * Kind of an inference server. `openai` is any OpenAI-compatible API, whose replies can be trained on if it returns token ids. `tinker` is
+ * Kinds of inference servers that floe itself has an adapter for. `openai` is any OpenAI-compatible API, whose replies can be trained on if it returns token ids. `tinker` is
  * the API of Tinker's sampling service.
  */
 export const engineKindSchema = z.enum(['vllm', 'sglang', 'llama_cpp', 'openai', 'tinker']);
 export type EngineKind = z.infer<typeof engineKindSchema>;
+
+/** Name of a kind of engine: one of {@link engineKindSchema}, or the name of an engine module of the nodes. */
+export const engineKindNameSchema = z
+  .string()
+  .regex(/^[a-z][a-z0-9_]{0,63}$/, 'must be lower-case letters, digits and underscores, and begin with a letter')
+  .describe(`${engineKindSchema.options.join(', ')}, or the name of an engine module of the nodes`);
 
 /**
  * The distribution to which log-probabilities belong: the model's own (`raw`), or the one after temperature, top_p and so on, from which
@@ -68,7 +74,7 @@ export type AdaptiveConcurrency = z.infer<typeof adaptiveConcurrencySchema>;
 /** An inference server that samples for sessions. */
 export const engineSpecSchema = z.strictObject({
   engine_id: idSchema.optional().describe('id of the engine; default: derived from host, port and path of the URL'),
-  kind: engineKindSchema.default('vllm'),
+  kind: engineKindNameSchema.default('vllm'),
   base_url: z
     .url({ protocol: /^https?$/ })
     .refine((url) => !/^https?:\/\/[^/?#]*@/i.test(url), 'must not hold a user name or password: give an api_key')
@@ -143,7 +149,7 @@ export const engineSpecSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe(
-      "folder on the nodes with the model's tokenizer.json and chat template; required for kind tinker, whose server renders no messages",
+      "folder on the nodes with the model's tokenizer.json and chat template; required for kind tinker and engine modules, whose servers render no messages",
     ),
 });
 export type EngineSpec = z.infer<typeof engineSpecSchema>;
@@ -193,7 +199,7 @@ export type EngineCapabilities = z.infer<typeof engineCapabilitiesSchema>;
 
 export const engineInfoSchema = z.object({
   engine_id: idSchema,
-  kind: engineKindSchema,
+  kind: engineKindNameSchema,
   base_url: z.string(),
   pool: idSchema,
   model: z.string(),
@@ -292,7 +298,7 @@ export const engineViewSchema = z.object({
   source: z
     .enum(['registered', 'node'])
     .describe('where the engine was added; node: in the configuration of the node; registered: through the API'),
-  kind: engineKindSchema,
+  kind: engineKindNameSchema,
   base_url: z.string(),
   pool: idSchema,
   nodes: z.array(engineOnNodeSchema),

@@ -100,6 +100,7 @@ export {
   engineChangeSchema,
   engineDirectorySchema,
   engineInfoSchema,
+  engineKindNameSchema,
   engineKindSchema,
   engineLimitsSchema,
   engineLocalitySchema,

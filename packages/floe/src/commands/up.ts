@@ -100,6 +100,7 @@ async function up(options: Options): Promise<void> {
         ...secrets,
         evaluators: evaluatorNames(settings),
         plugins: pluginNames(settings),
+        engine_kinds: engineKinds(settings),
       },
       log,
       modules,
@@ -149,6 +150,11 @@ function tokenSource({ tokenFile }: Options): string {
 /** Returns the names of the custom evaluators of the node in this process, and of others that the config file names for the server. */
 function evaluatorNames({ server, node }: Settings): string[] {
   return [...new Set([...server.evaluators, ...Object.keys(node.evaluators)])];
+}
+
+/** Returns the kinds of the engine modules of the node in this process, and others that the config file names for the server. */
+function engineKinds({ server, node: { plugins } }: Settings): string[] {
+  return [...new Set([...server.engine_kinds, ...Object.keys(plugins.engines)])];
 }
 
 /** Returns the names of the plug-ins of the node in this process, and of others that the config file names for the server. */

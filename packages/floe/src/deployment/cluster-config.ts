@@ -1,5 +1,5 @@
 import {
-  engineKindSchema,
+  engineKindNameSchema,
   engineLocalitySchema,
   idSchema,
   logprobsModeSchema,
@@ -47,7 +47,7 @@ const nodeEngineSchema = z.strictObject({
     .array(argumentSchema)
     .min(1)
     .describe('program and arguments; `{port}`, `{host}` and `{node_id}` are replaced by their values on the node'),
-  kind: engineKindSchema.default('vllm'),
+  kind: engineKindNameSchema.default('vllm'),
   pool: idSchema.default('default').describe('engines of one pool serve one policy'),
   model: argumentSchema.nullable().default(null).describe("name of the model; null for the server's first model"),
   logprobs_mode: logprobsModeSchema
@@ -115,7 +115,7 @@ const externalEngineSchema = z.strictObject({
     .url({ protocol: /^https?$/ })
     .pipe(argumentSchema)
     .describe('base URL without /v1'),
-  kind: engineKindSchema.default('vllm'),
+  kind: engineKindNameSchema.default('vllm'),
   pool: idSchema.default('default'),
   model: argumentSchema.nullable().default(null),
 });

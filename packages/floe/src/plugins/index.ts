@@ -1,6 +1,6 @@
 /**
- * `floe/plugins`: what authors of agents, environments, tools, builders, evaluators, harnesses and runtimes need. floe's own are written with
- * the same types and functions.
+ * `floe/plugins`: what authors of agents, environments, tools, builders, evaluators, harnesses, runtimes and engines need. floe's own are
+ * written with the same types and functions.
  */
 
 export type { AskOptions, Conversation, ForkOptions, Model, ModelRequest, Turn } from '@floe-rl/agents';
@@ -62,6 +62,14 @@ export type {
   StepPosition,
   TokenGraph,
   TrainedSpan,
+} from '@floe-rl/capture';
+export {
+  defineEngine,
+  type EngineConnection,
+  type EngineDefinition,
+  type EngineKit,
+  type SampledIds,
+  type SampleRequest,
 } from '@floe-rl/capture';
 export type { FloeError } from '@floe-rl/core';
 export type { BatchFilter, FilteredGroup } from '@floe-rl/core/protocol';

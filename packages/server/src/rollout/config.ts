@@ -1,5 +1,5 @@
 import { GIB } from '@floe-rl/core';
-import { idSchema, roleSchema } from '@floe-rl/core/schema';
+import { engineKindNameSchema, idSchema, roleSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { prorlHandlerSchema } from './prorl/schema.ts';
 
@@ -77,6 +77,12 @@ export const rolloutConfigSchema = z.strictObject({
     .array(idSchema)
     .default([])
     .describe('names of the custom evaluators that the nodes have, so that tasks may use them'),
+  engine_kinds: z
+    .array(engineKindNameSchema)
+    .default([])
+    .describe(
+      "names of the engine modules that the nodes have beside floe's own kinds, so that engines may have them as `kind`",
+    ),
   plugins: z
     .array(idSchema)
     .default([])
@@ -256,6 +262,7 @@ export function shownConfig(config: RolloutConfig): ShownConfig {
     trainer_weights,
     prorl_handlers,
     evaluators,
+    engine_kinds,
     plugins,
     batch_filters,
     tokenizers,
@@ -272,6 +279,7 @@ export function shownConfig(config: RolloutConfig): ShownConfig {
       .join(' '),
     prorl_handlers: Object.keys(prorl_handlers).join(' '),
     evaluators: evaluators.join(' '),
+    engine_kinds: engine_kinds.join(' '),
     plugins: plugins.join(' '),
     batch_filters: Object.keys(batch_filters).join(' '),
     tokenizers: Object.keys(tokenizers).join(' '),

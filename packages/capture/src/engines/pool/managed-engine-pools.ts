@@ -10,7 +10,7 @@ import type {
 } from '@floe-rl/core/schema';
 import { constraintKindOf } from '../constraint.ts';
 import type { CallContext, Engine, EngineNotice, GenerateRequest, RenderRequest } from '../engine.ts';
-import { createEngine } from '../engine-kinds.ts';
+import { createEngine, type EngineKinds } from '../engine-kinds.ts';
 import { captureModeOf } from './compatibility.ts';
 import { Dispatcher } from './dispatcher.ts';
 import type { EnginePools, PauseOptions, PooledReply, PoolMode, UnpausedEngine } from './engine-pools.ts';
@@ -33,6 +33,8 @@ export type EnginePoolsDeps = {
   readonly host?: string | null;
   /** Rack and zone of this host; by default not known. */
   readonly place?: Place;
+  /** The engine modules of the operator; absent when there are none. */
+  readonly kinds?: EngineKinds;
   /** Connects to an engine at its registration and whenever it is verified; {@link createEngine} when absent. */
   readonly connect?: (spec: EngineSpec) => Promise<Engine>;
 };
@@ -77,8 +79,9 @@ class ManagedEnginePools implements EnginePools {
       locality = 'none',
       host = null,
       place = UNKNOWN_PLACE,
+      kinds = new Map(),
     } = deps;
-    const connect = deps.connect ?? ((spec) => createEngine(spec, { clock, notice }));
+    const connect = deps.connect ?? ((spec) => createEngine(spec, { clock, notice, kinds }));
     const gate = new PauseGate();
     this.clock = clock;
     this.notice = notice;

@@ -3,6 +3,7 @@ import { journalModeSchema } from '@floe-rl/capture';
 import { ServerList } from '@floe-rl/client';
 import { asFloeError } from '@floe-rl/core';
 import {
+  engineKindNameSchema,
   engineLocalitySchema,
   enginePolicySchema,
   engineSpecSchema,
@@ -198,6 +199,10 @@ export const gatewayConfigSchema = z.strictObject({
   plugins: z
     .strictObject({
       agents: pluginModulesSchema.describe('path of the module of each agent, by the name that tasks use'),
+      engines: z
+        .record(engineKindNameSchema, z.string().min(1))
+        .default({})
+        .describe('path of the module of each kind of engine, by the name that `kind` of an engine gives'),
       environments: pluginModulesSchema.describe('path of the module of each environment, by the name that tasks use'),
       handlers: pluginModulesSchema.describe(
         'path of the module of each handler, by any name; tasks with the agent `handler` name a data source',

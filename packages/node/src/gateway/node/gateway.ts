@@ -57,7 +57,7 @@ import { NodeAgent, type NodeCalls } from './node-agent.ts';
 import { NodeEngines } from './node-engines.ts';
 import { type NodeReports, nodeReports } from './node-reports.ts';
 import { ownAddress } from './own-address.ts';
-import { loadBuilders, loadEvaluators, loadPostRunHooks } from './plugins.ts';
+import { loadBuilders, loadEngines, loadEvaluators, loadPostRunHooks } from './plugins.ts';
 import { StagePools } from './stage-pools.ts';
 
 export type GatewayDeps = {
@@ -137,6 +137,7 @@ async function assemble(
   const unusedDirs = worker?.unusedDirs ?? (await reapUnusedDirs(config.state_dir, 1, clock));
   const builders = await loadBuilders(config.builders);
   const customEvaluators = await loadEvaluators(config.evaluators);
+  const kinds = await loadEngines(config.plugins.engines);
   const hooks = await loadPostRunHooks(config.post_run_hooks, clock);
   const host = config.host ?? (await ownAddress(config.server_url));
 
@@ -150,6 +151,7 @@ async function assemble(
     notice,
     policy: config.engine_policy,
     locality: config.engine_locality,
+    kinds,
     place: config.place,
     host,
   });
@@ -219,7 +221,7 @@ async function assemble(
   cleanups.push(() => stops.close());
   for (const { problem, remedy } of await sandboxes.weaknesses()) log.warn({ remedy }, problem);
   const pools = new StagePools(config.pools, config.dispatch_policy);
-  const { services, mcp_servers: mcpServers, env, processes, blocked_seconds, ...modules } = config.plugins;
+  const { services, mcp_servers: mcpServers, env, processes, blocked_seconds, engines: _, ...modules } = config.plugins;
   // The label lets the next process of this node end them if this one is killed while their code blocks.
   const pluginEnv = { ...env, ...labelOf(owner, HELPER_NAME) };
   await checkPythonPlugins(modules.python, agentEnv(pluginEnv), clock);

@@ -1,7 +1,15 @@
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { builtInCatalog, type Catalog, checkPluginUse } from '@floe-rl/agents';
-import { type Builder, type BuilderRegistry, builderRegistry, customBuilder } from '@floe-rl/capture';
+import {
+  type Builder,
+  type BuilderRegistry,
+  builderRegistry,
+  customBuilder,
+  type EngineDefinition,
+  type EngineKinds,
+  engineModule,
+} from '@floe-rl/capture';
 import { asFloeError, type Clock, FloeError } from '@floe-rl/core';
 import type { TaskRequest } from '@floe-rl/core/schema';
 import {
@@ -43,6 +51,19 @@ export async function loadEvaluators(modules: Readonly<Record<string, string>>):
     evaluators.push(customEvaluator(name, `evaluators.${name}: ${path}`, module));
   }
   return evaluators;
+}
+
+/**
+ * Loads the engine modules of the operator. `modules` maps the name of a kind to the path of an ES module, relative to the working directory.
+ * Rejects with `setup_failed` for a module that cannot be loaded or exports no engine, and for the name of a kind of floe's own.
+ */
+export async function loadEngines(modules: Readonly<Record<string, string>>): Promise<EngineKinds> {
+  const kinds = new Map<string, EngineDefinition>();
+  for (const [kind, path] of Object.entries(modules)) {
+    const key = `plugins.engines.${kind}`;
+    kinds.set(kind, engineModule(kind, `${key}: ${path}`, await importModule(key, path)));
+  }
+  return kinds;
 }
 
 /**

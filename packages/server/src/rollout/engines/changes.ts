@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
 import { engineIdOf, FloeError, isoNow } from '@floe-rl/core';
-import type { EngineChange, EngineSpec, PauseMode } from '@floe-rl/core/schema';
+import { type EngineChange, type EngineSpec, engineKindSchema, type PauseMode } from '@floe-rl/core/schema';
 import type { EngineStateRow, NodeRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { isHealthy } from '../nodes/nodes.ts';
@@ -15,13 +15,14 @@ export type CommittedChange = { readonly revision: number; readonly engineIds: r
 
 /**
  * Registers an engine at every node. Registering the same spec once more changes nothing. Throws `conflict` when another spec has the same
- * id, unless `replace` is set.
+ * id, unless `replace` is set, and `schema_violation` for a kind that neither floe nor a module of the nodes has.
  */
 export async function registerEngine(
   context: RolloutContext,
   requested: EngineSpec,
   replace = false,
 ): Promise<CommittedChange> {
+  refuseUnknownKind(requested.kind, context.config.engine_kinds);
   const spec = { ...requested, engine_id: requested.engine_id ?? engineIdOf(requested.base_url) };
   const { engine_id } = spec;
   return changeEngines(context, async (tables, state) => {
@@ -38,6 +39,13 @@ export async function registerEngine(
     const { revision } = await tables.engines.advance({ removed: JSON.stringify(removed) });
     return { revision, engineIds: [engine_id] };
   });
+}
+
+function refuseUnknownKind(kind: string, modules: readonly string[]): void {
+  const known: readonly string[] = [...engineKindSchema.options, ...modules];
+  if (known.includes(kind)) return;
+  const message = `there is no engine kind ${kind}; there are ${known.join(', ')}. List engine modules of the nodes in engine_kinds of the server`;
+  throw new FloeError('schema_violation', `kind: ${message}`, { issues: [{ path: 'kind', message }], known });
 }
 
 /**
