@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect } from 'vitest';
-import { repositoryRoot } from '../../tools/repository.ts';
-import { findTool } from '../../verify/services/tools.ts';
-import { itIf, toolMissing } from '../skip.ts';
+import { repositoryRoot } from '../../../tools/repository.ts';
+import { findTool } from '../../../verify/services/tools.ts';
+import { itIf, toolMissing } from '../../skip.ts';
 
 const SOURCES = join(repositoryRoot(), 'python', 'src');
 
