@@ -80,6 +80,8 @@ function failureOf(dir: string, tests: readonly string[]): string | null {
   const args = [vitestProgram(dir), 'run', '--bail=1', '--reporter=./tools/summary-reporter.ts', ...tests];
   const { status, stdout } = spawnSync(process.execPath, args, {
     cwd: dir,
+    // With every golden case in every engine mode.
+    env: { ...process.env, FLOE_ALL_TESTS: '1' },
     encoding: 'utf8',
     maxBuffer: MAX_OUTPUT_BYTES,
   });

@@ -11,7 +11,7 @@ beforeEach(async () => {
 afterEach(() => rm(dir, { recursive: true, force: true }));
 
 describe('removeTree', () => {
-  // This test proves nothing when it runs as root, because root can remove everything. unprivileged.test.ts runs it as another user.
+  // This test proves nothing when it runs as root, because root can remove everything. unprivileged.long.test.ts runs it as another user.
   it('removes folders that their owner may neither write to nor read, and does not follow links', async () => {
     const tree = join(dir, 'tree');
     const kept = join(dir, 'kept');

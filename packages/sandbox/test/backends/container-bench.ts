@@ -45,7 +45,7 @@ export function apptainerProgram(): string | null {
 
 function apptainerMissing(): MissingPart {
   if (process.getuid?.() === 0)
-    return 'Apptainer sandboxes need a user without root privileges: unprivileged.test.ts tests them';
+    return 'Apptainer sandboxes need a user without root privileges: unprivileged.long.test.ts tests them';
   return apptainerProgram() === null ? 'apptainer is not installed: npm run verify -- install' : null;
 }
 

@@ -27,7 +27,7 @@ async function readOnlySession(): Promise<void> {
 }
 
 describe('openStateDir', () => {
-  // This test proves nothing when it runs as root, because root can remove everything. unprivileged.test.ts runs it as another user.
+  // This test proves nothing when it runs as root, because root can remove everything. unprivileged.long.test.ts runs it as another user.
   it('removes the read-only directories of agents, at the start and at release', async () => {
     await (await openStateDir(dir, systemClock)).release();
     await readOnlySession();

@@ -20,7 +20,7 @@ it('passes the tests of contract, isolation, snapshots, inheritance, system call
     'packages/sandbox/test/integration/backends/bubblewrap/image',
     'packages/core/test/remove-tree',
     'packages/node/test/integration/gateway/recovery/state-dir',
-    'packages/node/test/integration/gateway/session/reused-containers',
+    'packages/node/test/integration/gateway/session/reused-containers.long',
   ];
   const files = names.map((name) => `${name}.test.ts`);
   const { program, args, env, remove } = asUnprivilegedUser([...vitest, ...files]);
