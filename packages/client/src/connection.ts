@@ -5,14 +5,16 @@ import {
   FloeError,
   type LinkedAbort,
   linkAbort,
+  MIB,
   parseJson,
   type RandomSource,
   readPem,
   systemClock,
   systemRandom,
 } from '@floe-rl/core';
+import { type HttpPool, httpPool, openHttpPath, quotedReply } from '@floe-rl/core/http';
 import { errorReplySchema } from '@floe-rl/core/schema';
-import { buildConnector, Pool } from 'undici';
+import { buildConnector } from 'undici';
 import { RetryBudget } from './retry-budget.ts';
 import { type ServerAddress, ServerList } from './server-list.ts';
 
@@ -27,6 +29,8 @@ const REPLY_TIMEOUT_MS = 30_000;
  * replica is called.
  */
 const CONNECT_TIMEOUT_MS = 5_000;
+/** Maximum size of an error reply in bytes. Replies with results have no limit. */
+const MAX_ERROR_BYTES = 16 * MIB;
 
 /** Paths of the client's PEM files. They are read for every new connection, so that renewed files are used without a restart. */
 export type ClientTlsFiles = {
@@ -84,7 +88,7 @@ type StreamOptions = CallOptions & { readonly limit?: 'reply' | 'chunk' | 'head'
  * each other replica once. Beyond that, calls are retried only with `retrySeconds`.
  */
 export class Connection {
-  private readonly pools = new Map<string, Pool>();
+  private readonly pools = new Map<string, HttpPool>();
   private readonly servers: ServerList;
   private readonly closing = new AbortController();
   private readonly token: string | null;
@@ -178,18 +182,19 @@ export class Connection {
     const limitMs = (replySeconds + waitSeconds) * 1000;
     const aborted = linkAbort(options.signal);
     const startTimer = (): (() => void) => this.startTimer(aborted, origin, limitMs);
+    const tooLarge = (): FloeError =>
+      new FloeError('peer_unreachable', `${method} ${origin}${path}: its error reply exceeds ${MAX_ERROR_BYTES} bytes`);
     let cancelTimer = startTimer();
     try {
-      const reply = await this.poolOf(origin).request({
+      const reply = await openHttpPath(this.poolOf(origin), `${prefix}${path}${queryText(options.query)}`, {
         method,
-        path: `${prefix}${path}${queryText(options.query)}`,
         headers: this.headers(options),
-        body: options.bytes?.data ?? (options.body === undefined ? null : JSON.stringify(options.body)),
+        body: options.bytes?.data ?? (options.body === undefined ? undefined : JSON.stringify(options.body)),
         signal: aborted.signal,
       });
-      if (reply.statusCode >= 400) throw errorOf(reply.statusCode, Buffer.from(await reply.body.arrayBuffer()));
+      if (reply.status >= 400) throw errorOf(reply.status, await reply.read(MAX_ERROR_BYTES, tooLarge));
       if (limit !== 'reply') cancelTimer();
-      const chunks: AsyncIterable<Buffer> = reply.body;
+      const { chunks } = reply;
       yield* limit !== 'chunk'
         ? chunks
         : limitEachWait(chunks, () => {
@@ -214,10 +219,10 @@ export class Connection {
     );
   }
 
-  private poolOf(origin: string): Pool {
+  private poolOf(origin: string): HttpPool {
     const known = this.pools.get(origin);
     if (known !== undefined) return known;
-    const pool = new Pool(origin, { headersTimeout: 0, bodyTimeout: 0, connect: this.connect });
+    const pool = httpPool(origin, { connect: this.connect });
     this.pools.set(origin, pool);
     return pool;
   }
@@ -312,8 +317,7 @@ function errorOf(status: number, body: Buffer): FloeError {
     const { code, message, details } = parsed.data.error;
     return new FloeError(code as ErrorCode, message, details);
   }
-  const excerpt = body.toString('utf8', 0, 200);
   const isTransientStatus = status >= 500 || status === 429 || status === 408;
   const code: ErrorCode = isTransientStatus ? 'peer_unreachable' : status === 404 ? 'not_found' : 'bad_request';
-  return new FloeError(code, `the server replied with status ${status}: ${excerpt}`, { status });
+  return new FloeError(code, `the server replied with ${quotedReply(status, body.toString('utf8'))}`, { status });
 }

@@ -1,5 +1,5 @@
-import { abortAfter, asFloeError, type Clock, type SpanAttributes, type SpanKind } from '@floe-rl/core';
-import { request } from 'undici';
+import { asFloeError, type Clock, type SpanAttributes, type SpanKind } from '@floe-rl/core';
+import { callHttpStatus } from '@floe-rl/core/http';
 import type { Logger } from './log.ts';
 
 /**
@@ -133,20 +133,17 @@ export class SpanExporter {
   /** Sends one batch of spans. Returns the reason why the collector did not accept it; `null` when it did. */
   private async post(batch: readonly FinishedSpan[]): Promise<string | null> {
     const { url, headers, resource, clock } = this.options;
-    const limited = abortAfter(clock, EXPORT_TIMEOUT_MS, () => new Error(`no reply within ${EXPORT_TIMEOUT_MS} ms`));
+    const request = {
+      method: 'POST',
+      headers: { ...headers, 'content-type': 'application/json' },
+      body: JSON.stringify(exportRequest(resource, batch)),
+    } as const;
+    const late = () => new Error(`no reply within ${EXPORT_TIMEOUT_MS} ms`);
     try {
-      const reply = await request(url, {
-        method: 'POST',
-        headers: { ...headers, 'content-type': 'application/json' },
-        body: JSON.stringify(exportRequest(resource, batch)),
-        signal: limited.signal,
-      });
-      await reply.body.dump();
-      return reply.statusCode >= 200 && reply.statusCode < 300 ? null : `it replied with status ${reply.statusCode}`;
+      const status = await callHttpStatus(url, request, { clock, limitMs: EXPORT_TIMEOUT_MS, late });
+      return status >= 200 && status < 300 ? null : `it replied with status ${status}`;
     } catch (thrown) {
       return asFloeError(thrown, 'peer_unreachable').message;
-    } finally {
-      limited.release();
     }
   }
 }

@@ -1,16 +1,16 @@
 import {
-  abortAfter,
   type Backoff,
   type Clock,
   FloeError,
   jitteredBackoffMs,
+  MIB,
   type RandomSource,
   sleep,
   systemClock,
   systemRandom,
   wellFormedJson,
 } from '@floe-rl/core';
-import { Agent, request as httpRequest } from 'undici';
+import { callHttp, httpAgent } from '@floe-rl/core/http';
 import type { Turn } from '../tools/conversation.ts';
 import { callHeaders, chatBody, replyError, turnOf } from './chat-api.ts';
 import type { Model, ModelRequest } from './model.ts';
@@ -22,6 +22,8 @@ const BACKOFF: Backoff = { baseMs: 500, maxMs: 15_000 };
 const MAX_RETRY_AFTER_MS = 60_000;
 /** Default time limit of one try in milliseconds. */
 const REPLY_MS = 600_000;
+/** Maximum size of a reply in bytes, as for replies of engines. */
+const MAX_REPLY_BYTES = 256 * MIB;
 
 export type HttpModelOptions = {
   /** Base URL of an OpenAI-compatible API, with its version (`http://host:8000/v1`) or without (the base URL of a session of floe). */
@@ -69,8 +71,7 @@ class OpenaiModel implements HttpModel {
   private readonly url: string;
   private readonly clock: Clock;
   private readonly random: RandomSource;
-  /** Time limits are those of this class. */
-  private readonly dispatcher = new Agent({ headersTimeout: 0, bodyTimeout: 0 });
+  private readonly agent = httpAgent();
   private replies = 0;
 
   constructor(options: HttpModelOptions) {
@@ -95,7 +96,7 @@ class OpenaiModel implements HttpModel {
   }
 
   async close(): Promise<void> {
-    await this.dispatcher.destroy();
+    await this.agent.destroy();
   }
 
   private async attempt(
@@ -106,39 +107,45 @@ class OpenaiModel implements HttpModel {
   ): Promise<Turn | Failure> {
     const { apiKey, replyMs = REPLY_MS } = this.options;
     const { url } = this;
-    const late = () => new FloeError('deadline_exceeded', `${url} did not reply within ${replyMs / 1000} s`);
-    const limited = abortAfter(this.clock, replyMs, late, signal);
+    const late = new FloeError('deadline_exceeded', `${url} did not reply within ${replyMs / 1000} s`);
+    const request = {
+      method: 'POST',
+      agent: this.agent,
+      signal,
+      headers: {
+        'content-type': 'application/json',
+        accept: 'application/json',
+        // By this header, which the SDKs of OpenAI send, floe's proxy recognises a retry.
+        'x-stainless-retry-count': String(attempt - 1),
+        ...(apiKey === null ? {} : { authorization: `Bearer ${apiKey}` }),
+        ...headers,
+      },
+      body,
+    } as const;
+    const limits = {
+      clock: this.clock,
+      limitMs: replyMs,
+      late: () => late,
+      maxBytes: MAX_REPLY_BYTES,
+      tooLarge: () => new FloeError('engine_error', `${url} replied with more than ${MAX_REPLY_BYTES / MIB} MiB`),
+    };
     try {
-      const reply = await httpRequest(url, {
-        method: 'POST',
-        dispatcher: this.dispatcher,
-        signal: limited.signal,
-        headers: {
-          'content-type': 'application/json',
-          accept: 'application/json',
-          // By this header, which the SDKs of OpenAI send, floe's proxy recognises a retry.
-          'x-stainless-retry-count': String(attempt - 1),
-          ...(apiKey === null ? {} : { authorization: `Bearer ${apiKey}` }),
-          ...headers,
-        },
-        body,
-      });
-      const text = await reply.body.text();
-      const { statusCode } = reply;
-      if (statusCode < 300) return turnOf(text, `reply-${++this.replies}`);
+      const reply = await callHttp(url, request, limits);
+      const text = new TextDecoder().decode(reply.body);
+      const { status } = reply;
+      if (status < 300) return turnOf(text, `reply-${++this.replies}`);
       return {
-        error: replyError(statusCode, text, url),
-        isTransient: statusCode === 429 || statusCode >= 500,
+        error: replyError(status, text, url),
+        isTransient: status === 429 || status >= 500,
         retryAfterMs: retryAfterMs(reply.headers['retry-after']),
       };
     } catch (thrown) {
-      if (limited.signal.aborted) return { error: limited.signal.reason, isTransient: true, retryAfterMs: null };
+      if (thrown === late) return { error: late, isTransient: true, retryAfterMs: null };
+      signal.throwIfAborted();
       if (FloeError.is(thrown)) throw thrown;
       const reason = thrown instanceof Error ? thrown.message || thrown.name : String(thrown);
       const error = new FloeError('peer_unreachable', `${url}: ${reason}`, {}, thrown);
       return { error, isTransient: true, retryAfterMs: null };
-    } finally {
-      limited.release();
     }
   }
 }

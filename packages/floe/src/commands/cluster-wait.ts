@@ -1,11 +1,15 @@
 import { readFile } from 'node:fs/promises';
 import { ServerList } from '@floe-rl/client';
-import { type Clock, FloeError, sleep } from '@floe-rl/core';
-import { Agent, type Dispatcher, request } from 'undici';
+import { type Clock, FloeError, sleep, systemClock } from '@floe-rl/core';
+import { callHttpStatus, type HttpAgent, httpAgent } from '@floe-rl/core/http';
 
 const POLL_INTERVAL_MS = 1_000;
-/** Time limit of one request to the polled URL, ms. A URL that has not replied by then counts as not ready. */
-const REQUEST_TIMEOUT_MS = 10_000;
+/** Time limit of one request to the polled URL. A URL that has not replied by then counts as not ready. */
+const REQUEST_LIMITS = {
+  clock: systemClock,
+  limitMs: 10_000,
+  late: () => new FloeError('deadline_exceeded', 'no answer within 10 s'),
+};
 
 export type WaitOptions = {
   readonly seconds: number;
@@ -26,7 +30,7 @@ export async function waitFor(target: string, options: WaitOptions): Promise<voi
   const list = target.startsWith('file:') || target.includes(',') ? new ServerList(target) : null;
   if (list === null && !URL.canParse(target)) throw new FloeError('bad_request', `${target} is not a URL`);
   const ca = options.ca === undefined ? null : await readFile(options.ca, 'utf8');
-  const agent = new Agent({ connect: ca === null ? {} : { ca } });
+  const agent = httpAgent(ca === null ? {} : { ca });
   const deadline = clock.monotonicMs() + seconds * 1000;
   try {
     for (let last = 'no answer'; ; await sleep(clock, POLL_INTERVAL_MS)) {
@@ -44,13 +48,13 @@ export async function waitFor(target: string, options: WaitOptions): Promise<voi
 }
 
 /** Checks once whether the target is ready. Resolves to `null` when it is, else to a description of the problem. */
-async function checkTarget(list: ServerList | null, target: string, dispatcher: Dispatcher): Promise<string | null> {
-  if (list === null) return checkUrl(target, dispatcher);
+async function checkTarget(list: ServerList | null, target: string, agent: HttpAgent): Promise<string | null> {
+  if (list === null) return checkUrl(target, agent);
   let outcome = '';
   for (let tries = 0; tries < list.size; tries++) {
     try {
       const server = list.current();
-      const problem = await checkUrl(`${server.origin}${server.prefix}/ready`, dispatcher);
+      const problem = await checkUrl(`${server.origin}${server.prefix}/ready`, agent);
       if (problem === null) return null;
       outcome = problem;
       list.moveOn(server);
@@ -62,15 +66,10 @@ async function checkTarget(list: ServerList | null, target: string, dispatcher: 
   return outcome;
 }
 
-async function checkUrl(url: string, dispatcher: Dispatcher): Promise<string | null> {
+async function checkUrl(url: string, agent: HttpAgent): Promise<string | null> {
   try {
-    const reply = await request(url, {
-      dispatcher,
-      headersTimeout: REQUEST_TIMEOUT_MS,
-      bodyTimeout: REQUEST_TIMEOUT_MS,
-    });
-    await reply.body.dump();
-    return reply.statusCode < 300 ? null : `${url} answered ${reply.statusCode}`;
+    const status = await callHttpStatus(url, { method: 'GET', agent }, REQUEST_LIMITS);
+    return status < 300 ? null : `${url} answered ${status}`;
   } catch (error) {
     return `${url}: ${error instanceof Error ? error.message : String(error)}`;
   }

@@ -1,10 +1,10 @@
-import { asFloeError, ensureWritableDir, FloeError } from '@floe-rl/core';
+import { asFloeError, ensureWritableDir, FloeError, MIB, systemClock } from '@floe-rl/core';
+import { callHttp, type HttpLimits } from '@floe-rl/core/http';
 import { sessionMemoryMb } from '@floe-rl/core/protocol';
 import type { RuntimeBackend } from '@floe-rl/core/schema';
 import { harnessRegistry, harnessStatus, lockedStatus, MATH_VERIFY, machineMemoryMb } from '@floe-rl/node';
 import type { Enforcement, RuntimeCapabilities } from '@floe-rl/sandbox';
 import type { Command } from 'commander';
-import { request } from 'undici';
 import { type BackendReport, chooseBackend, probeBackends } from './backend.ts';
 import { examineHarness, type Finding, printFinding } from './doctor-harness.ts';
 import { CHOOSE_HOME, floeHome, harnessDir } from './home.ts';
@@ -27,6 +27,15 @@ const PROGRAMS = [
   ['git', 'to carry an agent’s changes to a fresh runtime'],
   ['tar', 'to copy files into a sandbox'],
 ] as const;
+
+/** Limits of the call of an engine. */
+const ENGINE_LIMITS: HttpLimits = {
+  clock: systemClock,
+  limitMs: 5_000,
+  late: () => new FloeError('deadline_exceeded', 'no answer within 5 s'),
+  maxBytes: 16 * MIB,
+  tooLarge: () => new FloeError('engine_error', 'the answer has more than 16 MiB'),
+};
 
 export function registerDoctor(program: Command): void {
   program
@@ -169,15 +178,15 @@ async function mathVerify(): Promise<Finding> {
 
 async function engineFinding(url: string): Promise<Finding> {
   try {
-    const reply = await request(`${url}/v1/models`, { headersTimeout: 5_000, bodyTimeout: 5_000 });
-    const body = (await reply.body.json()) as { data?: { id?: string }[] };
+    const reply = await callHttp(`${url}/v1/models`, { method: 'GET' }, ENGINE_LIMITS);
+    const body = JSON.parse(new TextDecoder().decode(reply.body)) as { data?: { id?: string }[] };
     const model = body.data?.[0]?.id;
-    if (reply.statusCode === 200 && model !== undefined)
+    if (reply.status === 200 && model !== undefined)
       return { part: 'engine', ok: true, text: `${url} serves ${model}`, remedy: null };
     return {
       part: 'engine',
       ok: false,
-      text: `${url}/v1/models answered ${reply.statusCode} and listed no model`,
+      text: `${url}/v1/models answered ${reply.status} and listed no model`,
       remedy: 'pass the URL without /v1',
     };
   } catch (error) {

@@ -1,15 +1,5 @@
-import {
-  abortAfter,
-  type Backoff,
-  backoffMs,
-  FloeError,
-  GatheredBytes,
-  MIB,
-  parseJson,
-  sleep,
-  systemClock,
-} from '@floe-rl/core';
-import { request } from 'undici';
+import { type Backoff, backoffMs, FloeError, MIB, parseJson, sleep, systemClock } from '@floe-rl/core';
+import { callHttp, quotedReply } from '@floe-rl/core/http';
 
 /** Time limit of one attempt in milliseconds. */
 const TIMEOUT_MS = 30_000;
@@ -18,8 +8,6 @@ const ATTEMPTS = 4;
 const BACKOFF: Backoff = { baseMs: 250, maxMs: 4_000 };
 const MAX_REPLY_BYTES = 64 * MIB;
 const MAX_VALUES = 20_000_000;
-/** Characters of a reply that an error message quotes. */
-const QUOTED_CHARS = 200;
 
 /** A service that answers JSON with JSON. */
 export type JsonService = {
@@ -47,39 +35,30 @@ export async function postJson(service: JsonService, body: object, signal: Abort
   }
 }
 
-async function postOnce(service: JsonService, body: string, parent: AbortSignal): Promise<unknown> {
+async function postOnce(service: JsonService, body: string, signal: AbortSignal): Promise<unknown> {
   const { url, key, name } = service;
-  const late = (): FloeError => unreachable(service, `it did not answer within ${TIMEOUT_MS / 1000} s`);
-  const { signal, release } = abortAfter(systemClock, TIMEOUT_MS, late, parent);
-  try {
-    const authorization = key === null ? {} : { authorization: `Bearer ${key}` };
-    const reply = await request(url, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json', ...authorization },
-      body,
-      signal,
-    });
-    const text = await bodyText(reply.body, service);
-    const status = reply.statusCode;
-    if (status >= 200 && status < 300) return parseJson(text, MAX_VALUES);
-    const quoted = `status ${status}: ${text.slice(0, QUOTED_CHARS)}`;
-    if (status === 400 || status === 422) throw new FloeError('bad_request', `${name} refused the request, ${quoted}`);
-    if (status === 429 || status >= 500) throw unreachable(service, quoted);
-    throw new FloeError('setup_failed', `${name} at ${url} refused the request, ${quoted}`, { url, status });
-  } finally {
-    release();
-  }
-}
-
-async function bodyText(body: AsyncIterable<Buffer>, { name }: JsonService): Promise<string> {
-  const gathered = new GatheredBytes(MAX_REPLY_BYTES);
-  let bytes = 0;
-  for await (const chunk of body) {
-    bytes += chunk.length;
-    if (bytes > MAX_REPLY_BYTES) throw new FloeError('bad_request', `${name}: its answer is too large`);
-    gathered.add(chunk);
-  }
-  return gathered.take().toString('utf8');
+  const headers = {
+    'content-type': 'application/json',
+    ...(key === null ? {} : { authorization: `Bearer ${key}` }),
+  };
+  const reply = await callHttp(
+    url,
+    { method: 'POST', headers, body, signal },
+    {
+      clock: systemClock,
+      limitMs: TIMEOUT_MS,
+      late: () => unreachable(service, `it did not answer within ${TIMEOUT_MS / 1000} s`),
+      maxBytes: MAX_REPLY_BYTES,
+      tooLarge: () => new FloeError('bad_request', `${name}: its answer is too large`),
+    },
+  );
+  const { status } = reply;
+  const text = reply.body.toString('utf8');
+  if (status >= 200 && status < 300) return parseJson(text, MAX_VALUES);
+  const quoted = quotedReply(status, text);
+  if (status === 400 || status === 422) throw new FloeError('bad_request', `${name} refused the request, ${quoted}`);
+  if (status === 429 || status >= 500) throw unreachable(service, quoted);
+  throw new FloeError('setup_failed', `${name} at ${url} refused the request, ${quoted}`, { url, status });
 }
 
 function unreachable({ url, name }: JsonService, reason: string, cause?: unknown): FloeError {

@@ -5,14 +5,13 @@ import {
   checkedLookup,
   type EgressTarget,
   FloeError,
-  GatheredBytes,
   type HostPatterns,
   MIB,
   parseTarget,
   refusalOf,
   systemClock,
 } from '@floe-rl/core';
-import { Agent, type Dispatcher, request } from 'undici';
+import { httpAgent, type OpenHttpReply, openHttp } from '@floe-rl/core/http';
 import { readPage } from './html/page-reader.ts';
 import type { PageText } from './html/page-text.ts';
 
@@ -50,11 +49,12 @@ async function loaded(first: string, hosts: HostPatterns | null, signal: AbortSi
   for (let redirects = 0; redirects <= MAX_REDIRECTS; redirects++) {
     const target = allowedTarget(url, hosts);
     // A connection is not kept, because each is made to the addresses that were checked for its host.
-    const agent = new Agent({ connect: { lookup: checkedLookup({ node: hosts, task: null }, target) } });
+    const agent = httpAgent({ lookup: checkedLookup({ node: hosts, task: null }, target) });
     try {
-      const reply = await request(url, { dispatcher: agent, signal, headers: { accept: 'text/html, text/plain' } });
+      const headers = { accept: 'text/html, text/plain' };
+      const reply = await openHttp(url, { method: 'GET', agent, signal, headers });
       const { location, 'content-type': type } = reply.headers;
-      if (!REDIRECTS.includes(reply.statusCode)) return await read(url, reply, String(type ?? '').toLowerCase());
+      if (!REDIRECTS.includes(reply.status)) return await read(url, reply, String(type ?? '').toLowerCase());
       if (typeof location !== 'string') throw refused(url, 'it redirects nowhere');
       url = new URL(location, url).href;
     } finally {
@@ -78,16 +78,10 @@ function allowedTarget(text: string, hosts: HostPatterns | null): EgressTarget {
   return target;
 }
 
-async function read(url: string, reply: Dispatcher.ResponseData, type: string): Promise<Loaded> {
-  if (reply.statusCode !== 200) throw refused(url, `the server answered with status ${reply.statusCode}`);
-  const gathered = new GatheredBytes(MAX_PAGE_BYTES);
-  let bytes = 0;
-  for await (const chunk of reply.body) {
-    bytes += chunk.length;
-    if (bytes > MAX_PAGE_BYTES) throw refused(url, `it is larger than ${MAX_PAGE_BYTES / MIB} MiB`);
-    gathered.add(chunk);
-  }
-  return { type, text: decoded(gathered.take(), type) };
+async function read(url: string, reply: OpenHttpReply, type: string): Promise<Loaded> {
+  if (reply.status !== 200) throw refused(url, `the server answered with status ${reply.status}`);
+  const tooLarge = (): FloeError => refused(url, `it is larger than ${MAX_PAGE_BYTES / MIB} MiB`);
+  return { type, text: decoded(await reply.read(MAX_PAGE_BYTES, tooLarge), type) };
 }
 
 /** Decodes a page by the character set of its type or of its head, else as UTF-8. */

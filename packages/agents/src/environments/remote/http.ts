@@ -1,14 +1,6 @@
-import {
-  abortAfter,
-  FloeError,
-  GatheredBytes,
-  MIB,
-  parseAs,
-  parseJson,
-  systemClock,
-  wellFormedJson,
-} from '@floe-rl/core';
-import { getSetCookies, Headers, request } from 'undici';
+import { abortAfter, FloeError, MIB, parseAs, parseJson, systemClock, wellFormedJson } from '@floe-rl/core';
+import { openHttp, quotedReply } from '@floe-rl/core/http';
+import { getSetCookies, Headers } from 'undici';
 import type { z } from 'zod';
 import { authorization, type RemoteService, serverFailed, worldFailed } from './service.ts';
 
@@ -17,8 +9,6 @@ export const MAX_ANSWER_BYTES = 32 * MIB;
 const MAX_VALUES = 1_000_000;
 /** Maximum size of all cookies of a session in bytes. */
 const MAX_COOKIE_BYTES = 64 * 1024;
-/** Characters of an answer that an error message quotes. */
-const QUOTED_CHARS = 300;
 /** Statuses with which a server, or a proxy before it, states that it cannot serve now. */
 const UNAVAILABLE = new Set([429, 502, 503, 504]);
 
@@ -56,7 +46,7 @@ export class RemoteHttp {
     try {
       const answer = await this.exchange(method, path, options, signal);
       if (!UNAVAILABLE.has(answer.status) || options.accepted?.includes(answer.status)) return answer;
-      throw serverFailed(service, `answered ${path} with ${quoted(answer)}`);
+      throw serverFailed(service, `answered ${path} with ${quotedReply(answer.status, answer.text)}`);
     } catch (error) {
       if (FloeError.is(error)) throw error;
       signal.throwIfAborted();
@@ -77,8 +67,10 @@ export class RemoteHttp {
     options: HttpRequest = {},
   ): Promise<z.output<T>> {
     const answer = await this.send(method, path, options);
-    if (answer.status >= 500) throw serverFailed(this.service, `answered ${path} with ${quoted(answer)}`);
-    if (answer.status >= 300) throw worldFailed(this.service, `${path} was refused with ${quoted(answer)}`);
+    if (answer.status >= 500)
+      throw serverFailed(this.service, `answered ${path} with ${quotedReply(answer.status, answer.text)}`);
+    if (answer.status >= 300)
+      throw worldFailed(this.service, `${path} was refused with ${quotedReply(answer.status, answer.text)}`);
     return this.parsed(schema, answer.text, path);
   }
 
@@ -98,7 +90,7 @@ export class RemoteHttp {
     signal: AbortSignal,
   ): Promise<HttpAnswer> {
     const cookie = [...this.cookies].map(([name, value]) => `${name}=${value}`).join('; ');
-    const reply = await request(`${this.service.url}${path}`, {
+    const reply = await openHttp(`${this.service.url}${path}`, {
       method,
       headers: {
         ...authorization(this.service),
@@ -108,21 +100,12 @@ export class RemoteHttp {
       },
       ...(body === undefined ? {} : { body: wellFormedJson(body) }),
       signal,
-      // The signal limits the time.
-      headersTimeout: 0,
-      bodyTimeout: 0,
     });
     this.keepCookies(reply.headers['set-cookie']);
-    const gathered = new GatheredBytes(MAX_ANSWER_BYTES);
-    let bytes = 0;
-    for await (const chunk of reply.body) {
-      bytes += chunk.length;
-      if (bytes > MAX_ANSWER_BYTES) {
-        throw serverFailed(this.service, `answered ${path} with more than ${MAX_ANSWER_BYTES / MIB} MiB`);
-      }
-      gathered.add(chunk);
-    }
-    return { status: reply.statusCode, text: gathered.take().toString('utf8') };
+    const text = await reply.read(MAX_ANSWER_BYTES, () =>
+      serverFailed(this.service, `answered ${path} with more than ${MAX_ANSWER_BYTES / MIB} MiB`),
+    );
+    return { status: reply.status, text: text.toString('utf8') };
   }
 
   private keepCookies(lines: string | string[] | undefined): void {
@@ -135,8 +118,4 @@ export class RemoteHttp {
     const size = [...this.cookies].reduce((sum, [name, value]) => sum + name.length + value.length, 0);
     if (size > MAX_COOKIE_BYTES) throw serverFailed(this.service, 'set cookies that are too large');
   }
-}
-
-function quoted({ status, text }: HttpAnswer): string {
-  return `status ${status}: ${text.slice(0, QUOTED_CHARS)}`;
 }

@@ -1,6 +1,6 @@
 import type { Readable } from 'node:stream';
-import { FloeError, GatheredBytes } from '@floe-rl/core';
-import { Pool } from 'undici';
+import { FloeError } from '@floe-rl/core';
+import { type HttpPool, httpPool, openHttpPath } from '@floe-rl/core/http';
 
 /** Version of the Docker Engine API. Docker 20.10 and later and Podman 4 support it. */
 const API_VERSION = 'v1.41';
@@ -53,16 +53,11 @@ type Reply = { readonly status: number; readonly body: Buffer };
 /** A container engine that serves the Docker Engine API on a Unix socket: Docker, or Podman's service. */
 export class ContainerEngine {
   readonly socketPath: string;
-  private readonly pool: Pool;
+  private readonly pool: HttpPool;
 
   constructor(socketPath: string) {
     this.socketPath = socketPath;
-    this.pool = new Pool('http://localhost', {
-      socketPath,
-      connections: CONNECTIONS,
-      headersTimeout: 0,
-      bodyTimeout: 0,
-    });
+    this.pool = httpPool('http://localhost', { socketPath, connections: CONNECTIONS });
   }
 
   /** Returns the name and version of the engine. Rejects with `runtime_unavailable` when it does not respond. */
@@ -192,20 +187,13 @@ export class ContainerEngine {
     signal: AbortSignal,
   ): Promise<Reply> {
     try {
-      const { statusCode: status, body: stream } = await this.pool.request({
+      const reply = await openHttpPath(this.pool, `/${API_VERSION}${path}`, {
         method,
-        path: `/${API_VERSION}${path}`,
         signal,
         ...(body === null ? {} : { headers: { 'content-type': body.type }, body: body.content }),
       });
-      const gathered = new GatheredBytes(MAX_REPLY_BYTES);
-      let length = 0;
-      for await (const chunk of stream) {
-        length += (chunk as Buffer).length;
-        if (length > MAX_REPLY_BYTES) throw new Error(`the reply is longer than ${MAX_REPLY_BYTES} bytes`);
-        gathered.add(chunk as Buffer);
-      }
-      return { status, body: gathered.take() };
+      const tooLarge = () => new Error(`the reply is longer than ${MAX_REPLY_BYTES} bytes`);
+      return { status: reply.status, body: await reply.read(MAX_REPLY_BYTES, tooLarge) };
     } catch (cause) {
       signal.throwIfAborted();
       const why = (cause as Error).message;

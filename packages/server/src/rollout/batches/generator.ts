@@ -1,6 +1,6 @@
-import { abortAfter, asFloeError, FloeError, GatheredBytes, MIB, parseAs, parseJson } from '@floe-rl/core';
+import { asFloeError, FloeError, MIB, parseAs, parseJson } from '@floe-rl/core';
+import { callHttp, type HttpAgent, httpAgent } from '@floe-rl/core/http';
 import { batchRowsSchema } from '@floe-rl/core/schema';
-import { Agent, request } from 'undici';
 import { z } from 'zod';
 import type { BatchStreamRow } from '../../store/index.ts';
 import { checkedLookup } from '../callbacks/address.ts';
@@ -22,13 +22,12 @@ const pageSchema = z.object({ rows: batchRowsSchema.shape.rows, done: z.boolean(
 /** Requests the rows of streams whose source is a generator, at most one request for each stream at a time. */
 export class RowGenerators {
   private readonly context: RolloutContext;
-  private readonly agent: Agent;
+  private readonly agent: HttpAgent;
   private readonly inFlight = new Map<string, Promise<unknown>>();
 
   constructor(context: RolloutContext) {
     this.context = context;
-    // undici's own time limits are off, because each request has a deadline.
-    this.agent = new Agent({ connect: { lookup: checkedLookup(context.config) }, headersTimeout: 0, bodyTimeout: 0 });
+    this.agent = httpAgent({ lookup: checkedLookup(context.config) });
   }
 
   /** Starts a request for further rows of a stream when it has few left. Does nothing for streams with another source. */
@@ -80,24 +79,19 @@ export class RowGenerators {
     const target = new URL(url);
     target.searchParams.set('after', String(after));
     target.searchParams.set('limit', String(PAGE_ROWS));
-    const late = (): FloeError =>
-      new FloeError('deadline_exceeded', `the generator did not answer within ${REPLY_TIMEOUT_MS} ms`);
-    const limit = abortAfter(clock, REPLY_TIMEOUT_MS, late, closing);
-    try {
-      const reply = await request(target, { dispatcher: this.agent, signal: limit.signal });
-      const gathered = new GatheredBytes(REPLY_LIMIT_BYTES);
-      let bytes = 0;
-      for await (const chunk of reply.body) {
-        bytes += (chunk as Buffer).length;
-        if (bytes > REPLY_LIMIT_BYTES)
-          throw new FloeError('body_too_large', `the reply of the generator exceeds ${REPLY_LIMIT_BYTES} bytes`);
-        gathered.add(chunk as Buffer);
-      }
-      if (reply.statusCode !== 200)
-        throw new FloeError('peer_unreachable', `the generator answered with ${reply.statusCode}`);
-      return parseAs(pageSchema, parseJson(gathered.take(), MAX_REPLY_VALUES), 'reply of the generator');
-    } finally {
-      limit.release();
-    }
+    const reply = await callHttp(
+      target,
+      { method: 'GET', agent: this.agent, signal: closing },
+      {
+        clock,
+        limitMs: REPLY_TIMEOUT_MS,
+        late: () => new FloeError('deadline_exceeded', `the generator did not answer within ${REPLY_TIMEOUT_MS} ms`),
+        maxBytes: REPLY_LIMIT_BYTES,
+        tooLarge: () =>
+          new FloeError('body_too_large', `the reply of the generator exceeds ${REPLY_LIMIT_BYTES} bytes`),
+      },
+    );
+    if (reply.status !== 200) throw new FloeError('peer_unreachable', `the generator answered with ${reply.status}`);
+    return parseAs(pageSchema, parseJson(reply.body, MAX_REPLY_VALUES), 'reply of the generator');
   }
 }

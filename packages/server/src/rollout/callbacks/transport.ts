@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream';
 import { KIB } from '@floe-rl/core';
-import { Agent, request } from 'undici';
+import { httpAgent, openHttp } from '@floe-rl/core/http';
 import type { RolloutConfig } from '../config.ts';
 import { checkedLookup } from './address.ts';
 
@@ -38,20 +38,19 @@ export interface CallbackTransport {
  * of the URL was resolved.
  */
 export function httpTransport(config: RolloutConfig): CallbackTransport {
-  // undici's time limits are disabled, because the caller sets the deadline, and the default limits would end a slow upload.
-  const agent = new Agent({ connect: { lookup: checkedLookup(config) }, headersTimeout: 0, bodyTimeout: 0 });
+  const agent = httpAgent({ lookup: checkedLookup(config) });
   return {
     async post({ url, headers, body, signal }) {
-      const reply = await request(url, {
+      const reply = await openHttp(url, {
         method: 'POST',
-        dispatcher: agent,
+        agent,
         signal,
         headers,
         body: Readable.from(body, { objectMode: false }),
       });
       // The reply's status has already arrived, so an error while its body is read is ignored.
-      await reply.body.dump({ limit: ANSWER_LIMIT_BYTES }).catch(() => {});
-      return reply.statusCode;
+      await reply.drop(ANSWER_LIMIT_BYTES);
+      return reply.status;
     },
     close: () => agent.destroy(),
   };
