@@ -1,4 +1,4 @@
-import { type CallExpression, type NewExpression, Visitor } from 'oxc-parser';
+import { type CallExpression, type ImportDeclarationSpecifier, type NewExpression, Visitor } from 'oxc-parser';
 import type { Problem, SourceFile } from './source.ts';
 
 /** The only module that may set timers and read the time. All other modules get a Clock as an argument. */
@@ -19,6 +19,37 @@ const FORBIDDEN_CALLS: Readonly<Record<string, { readonly remedy: string; readon
   structuredClone: { remedy: 'pass the value on: token data is never cloned', allowedIn: [] },
 };
 
+/** Exports of undici that make requests or connections. Types and the rest may be imported anywhere. */
+const UNDICI_CALLS: readonly string[] = [
+  'Agent',
+  'BalancedPool',
+  'Client',
+  'default',
+  'Dispatcher',
+  'EnvHttpProxyAgent',
+  'EventSource',
+  'fetch',
+  'getGlobalDispatcher',
+  'H2CClient',
+  'Pool',
+  'pipeline',
+  'ProxyAgent',
+  'request',
+  'RetryAgent',
+  'setGlobalDispatcher',
+  'stream',
+];
+/** The files of packages that may import {@link UNDICI_CALLS}. All others make bounded calls through `@floe-rl/core/http`. */
+const UNDICI_FILES: readonly string[] = [
+  'packages/core/src/http/call.ts',
+  'packages/core/src/http/connections.ts',
+  // Exchanges with engines take undici's events without a body stream.
+  'packages/capture/src/engines/engine-server.ts',
+  // An agent for WebSockets, with a maximum size of messages.
+  'packages/agents/src/environments/remote/socket.ts',
+];
+const OUTBOUND_REMEDY = 'make bounded calls through @floe-rl/core/http';
+
 const TIMER_MODULES = ['node:timers', 'node:timers/promises', 'timers', 'timers/promises'];
 
 /** Matches modules that must have a default export, because another program loads them. */
@@ -32,9 +63,25 @@ export function checkCalls(file: SourceFile): Problem[] {
   for (const { specifier, start } of file.imports) {
     if (TIMER_MODULES.includes(specifier)) report(start, `${specifier} is not imported here; use core/clock.ts`);
   }
+  const mustBound = /^packages\/[^/]+\/src\//.test(file.path) && !UNDICI_FILES.includes(file.path);
   new Visitor({
+    ImportDeclaration: ({ source, importKind, specifiers, start }) => {
+      if (!mustBound || source.value !== 'undici' || importKind === 'type') return;
+      for (const specifier of specifiers) {
+        const name = importedName(specifier);
+        if (name === null || UNDICI_CALLS.includes(name)) {
+          report(start, `${name ?? 'all'} of undici is not imported here; ${OUTBOUND_REMEDY}`);
+        }
+      }
+    },
+    ImportExpression: ({ source, start }) => {
+      if (mustBound && source.type === 'Literal' && source.value === 'undici') {
+        report(start, `all of undici is not imported here; ${OUTBOUND_REMEDY}`);
+      }
+    },
     CallExpression: (call) => {
       const name = calleeName(call);
+      if (mustBound && name === 'fetch') report(call.start, `fetch() is not called here; ${OUTBOUND_REMEDY}`);
       const rule = Object.hasOwn(FORBIDDEN_CALLS, name) ? FORBIDDEN_CALLS[name] : undefined;
       if (rule !== undefined && !rule.allowedIn.includes(file.path)) {
         report(call.start, `${name}() is not called here; ${rule.remedy}`);
@@ -74,6 +121,14 @@ function calleeName({ callee }: CallExpression | NewExpression): string {
   if (object.type === 'Identifier')
     return object.name === 'globalThis' ? property.name : `${object.name}.${property.name}`;
   return '';
+}
+
+/** Returns the name under which a module exports what is imported; an empty string for a type, and `null` for a namespace. */
+function importedName(specifier: ImportDeclarationSpecifier): string | null {
+  if (specifier.type === 'ImportNamespaceSpecifier') return null;
+  if (specifier.type === 'ImportDefaultSpecifier') return 'default';
+  if (specifier.importKind === 'type') return '';
+  return specifier.imported.type === 'Literal' ? specifier.imported.value : specifier.imported.name;
 }
 
 function listensForAbort({ callee, arguments: [first] }: CallExpression): boolean {

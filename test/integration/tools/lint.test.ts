@@ -67,6 +67,35 @@ describe('forbidden calls', () => {
   });
 });
 
+describe('calls of undici', () => {
+  const reported = (path: string, code: string): unknown[] => checkCalls(parseSource(path, `export {};\n${code}\n`));
+  const CALLS: readonly (readonly [code: string, names: string])[] = [
+    ["import { request } from 'undici';", 'request of undici'],
+    ["import { getSetCookies, fetch as load } from 'undici';", 'fetch of undici'],
+    ["import { Agent, type Pool } from 'undici';", 'Agent of undici'],
+    ["import undici from 'undici';", 'default of undici'],
+    ["import * as undici from 'undici';", 'all of undici'],
+    ["export const undici = await import('undici');", 'all of undici'],
+    ["export const reply = fetch('http://x');", 'fetch()'],
+  ];
+
+  it.each(CALLS)('are reported in the sources of a package: %s', (code, names) => {
+    const path = 'packages/search/src/search/planted.ts';
+    expect(reported(path, code)).toEqual([{ path, line: 2, message: expect.stringContaining(names) }]);
+  });
+
+  it.each(CALLS)('are not reported in programs and in the primitive for bounded calls: %s', (code) => {
+    for (const path of ['bench/planted.ts', 'packages/search/test/planted.ts', 'packages/core/src/http/call.ts']) {
+      expect(reported(path, code)).toEqual([]);
+    }
+  });
+
+  it('are not confused with types and with exports that make no call', () => {
+    const code = "import type { Pool } from 'undici';\nimport { buildConnector, type Agent } from 'undici';";
+    expect(reported('packages/client/src/planted.ts', code)).toEqual([]);
+  });
+});
+
 describe('regular expressions in toMatchObject', () => {
   const reported = (code: string): unknown[] => checkAssertions(parseSource('test/planted.ts', code));
 
