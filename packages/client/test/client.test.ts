@@ -37,6 +37,21 @@ function openClient(url: string): FloeClient {
 }
 
 describe('FloeClient', () => {
+  it('ends a call whose error reply has no end', async () => {
+    const url = await stub((_, response) => {
+      const part = 'x'.repeat(1024 * 1024);
+      const write = (): void => {
+        while (!response.destroyed && response.write(part));
+      };
+      response.writeHead(500).on('drain', write);
+      write();
+    });
+    await expect(openClient(url).status()).rejects.toMatchObject({
+      code: 'peer_unreachable',
+      message: expect.stringContaining('its error reply exceeds 16777216 bytes'),
+    });
+  });
+
   it("throws the server's error with its code, details and retryability", async () => {
     const client = await (await (await workbench()).server()).client();
     await expect(client.task('nope')).rejects.toMatchObject({

@@ -29,7 +29,10 @@ type ZipEntry = {
   readonly offset: number;
 };
 
-/** Reads entries of a ZIP file that are stored, deflated or compressed with Zstandard. Node.js has no reader for them. */
+/**
+ * Reads entries of a ZIP file that are stored, deflated or compressed with Zstandard. The file is not trusted.
+ * docs/decisions/0090-untrusted-archives-are-read-by-floe.md explains why no library is used.
+ */
 export class ZipFile {
   readonly entries: ReadonlyMap<string, ZipEntry>;
   private readonly path: string;

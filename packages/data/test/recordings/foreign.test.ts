@@ -185,6 +185,11 @@ describe('a broken file of another system', () => {
     bytes.fill(0, 1_500, 1_520);
     writeFileSync(damaged, bytes);
     await expect(read(damaged)).rejects.toThrow(/damaged\.eval: .*\.json (is damaged|cannot be unpacked)/);
+    const far = join(dir, 'far.eval');
+    for (const offset of [200n, 2n ** 53n, 2n ** 64n - 1n]) {
+      writeFileSync(far, zipWithListAt(offset));
+      await expect(read(far)).rejects.toMatchObject({ code: 'schema_violation' });
+    }
     const atif = JSON.parse(readFileSync(join(FILES, 'trial', 'agent', 'trajectory.json'), 'utf8'));
     atif.steps[1].source = 'machine';
     const wrong = join(dir, 'wrong.json');
@@ -192,3 +197,12 @@ describe('a broken file of another system', () => {
     await expect(read(wrong)).rejects.toThrow('wrong.json: steps.1.source:');
   });
 });
+
+/** Returns the end of a ZIP64 file that states where the record of its list of entries is. */
+function zipWithListAt(offset: bigint): Buffer {
+  const bytes = Buffer.alloc(142);
+  bytes.writeUInt32LE(0x07064b50, 100);
+  bytes.writeBigUInt64LE(offset, 108);
+  bytes.writeUInt32LE(0x06054b50, 120);
+  return bytes;
+}
