@@ -31,7 +31,7 @@ type ZipEntry = {
 
 /**
  * Reads entries of a ZIP file that are stored, deflated or compressed with Zstandard. The file is not trusted.
- * docs/decisions/0090-untrusted-archives-are-read-by-floe.md explains why no library is used.
+ * Decision 92 in docs/decisions/data.md explains why no library is used.
  */
 export class ZipFile {
   readonly entries: ReadonlyMap<string, ZipEntry>;

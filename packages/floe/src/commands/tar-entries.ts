@@ -31,7 +31,7 @@ type Overrides = { name?: string; target?: string; bytes?: number };
 /**
  * Yields the entries of a tar archive while it reads the archive from a stream, in bounded memory. Supports the GNU and POSIX formats with
  * long names and sparse files. The archive is not trusted: throws `corrupt_record` when it is invalid. The names are yielded unchanged.
- * docs/decisions/0090-untrusted-archives-are-read-by-floe.md explains why `tar-stream` is not used.
+ * Decision 92 in docs/decisions/data.md explains why `tar-stream` is not used.
  */
 export async function* tarEntries(chunks: AsyncIterable<Buffer>): AsyncGenerator<TarEntry> {
   const input = new Blocks(chunks);
