@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { fieldError } from '@floe-rl/core';
 import type { BatchStreamRequestInput, TaskRequestInput } from '@floe-rl/core/schema';
 
 /** What a policy is trained on, and what it is evaluated on. */
@@ -100,7 +100,7 @@ function taskOf(definitions: readonly TaskDefinition[], row: TaskRow, index: num
     const path = `rows.${index}.data_source`;
     const known = definitions.map(({ dataSource }) => dataSource).join(', ') || 'none';
     const message = `no task is defined for ${JSON.stringify(row.data_source)}; there are: ${known}`;
-    throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+    throw fieldError(path, message);
   }
   const environment = definition.environment?.(row) ?? null;
   const { agent = environment === null ? 'tool_call' : 'gym', options = {}, tools, hints } = definition;

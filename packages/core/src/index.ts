@@ -7,6 +7,7 @@ export { canonicalJson } from './canonical-json.ts';
 export { type Clock, isoNow, scheduleAfterInput, sleep, systemClock } from './clock.ts';
 export { asFloeError, ERROR_TABLE, type ErrorCode, FloeError } from './errors.ts';
 export { nextEventLoopTurn } from './event-loop.ts';
+export { fieldError, fieldErrors } from './fields.ts';
 export { GatheredBytes } from './gathered-bytes.ts';
 export {
   checkedLookup,

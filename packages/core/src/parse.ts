@@ -1,5 +1,6 @@
 import type { z } from 'zod';
 import { FloeError } from './errors.ts';
+import { fieldErrors } from './fields.ts';
 
 /**
  * Deepest nesting of JSON that is accepted. No legitimate request is nested deeper; JSON.stringify and structuredClone fail at about
@@ -80,10 +81,5 @@ export function parseAs<T extends z.ZodType>(schema: T, value: unknown, name: st
     path: [at, ...issue.path.map(String)].filter((part) => part !== '').join('.') || '(whole object)',
     message: issue.message,
   }));
-  const first = issues[0];
-  throw new FloeError(
-    'schema_violation',
-    `${name}: ${first ? `${first.path}: ${first.message}` : 'invalid'}${issues.length > 1 ? ` (and ${issues.length - 1} more)` : ''}`,
-    { issues },
-  );
+  throw fieldErrors(issues, { input: name });
 }

@@ -1,7 +1,5 @@
-import { FloeError } from './errors.ts';
+import { type FieldIssue, fieldErrors } from './fields.ts';
 import { containerSize, type JsonSize, jsonSize, memberSize, requireTaskSize } from './json-size.ts';
-
-type Issue = { readonly path: string; readonly message: string };
 
 /** Pattern of a field in a placeholder. */
 const KEY = '[\\p{L}\\p{M}\\p{N}_-]+';
@@ -13,7 +11,7 @@ type Filling = {
   readonly placeholder: RegExp;
   /** Matches a placeholder of the variable and what looks like one. */
   readonly anyPlaceholder: RegExp;
-  readonly issues: Issue[];
+  readonly issues: FieldIssue[];
 };
 
 /**
@@ -30,10 +28,8 @@ export function fillTemplate(template: unknown, variable: string, value: unknown
   const filling: Filling = { variable, value, placeholder, anyPlaceholder, issues: [] };
   refuseOversized(template, filling);
   const filled = fillValue(template, filling, '');
-  const [first, ...others] = filling.issues;
-  if (first === undefined) return filled;
-  const more = others.length === 0 ? '' : ` (and ${others.length} more)`;
-  throw new FloeError('schema_violation', `${first.path}: ${first.message}${more}`, { issues: filling.issues });
+  if (filling.issues.length === 0) return filled;
+  throw fieldErrors(filling.issues);
 }
 
 function fillValue(template: unknown, filling: Filling, place: string): unknown {

@@ -1,4 +1,4 @@
-import { type Clock, FloeError, lastBoxed, MIB, parseAs } from '@floe-rl/core';
+import { type Clock, FloeError, fieldError, lastBoxed, MIB, parseAs } from '@floe-rl/core';
 import { z } from 'zod';
 import { choiceOf, MAX_TEXT_CHARS, normalText, withoutDelimiters, wordF1 } from './answer-text.ts';
 import { folderOf, relativePathSchema } from './carried-paths.ts';
@@ -111,8 +111,7 @@ function checkPattern(pattern: string): void {
 }
 
 function refusal(field: string, message: string): FloeError {
-  const path = `${PATH}.${field}`;
-  return new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+  return fieldError(`${PATH}.${field}`, message);
 }
 
 async function findAnswer(

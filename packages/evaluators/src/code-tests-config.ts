@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { fieldError, parseAs } from '@floe-rl/core';
 import { z } from 'zod';
 import { relativePathSchema } from './carried-paths.ts';
 import { granularitySchema } from './granularity.ts';
@@ -81,19 +81,15 @@ export type CodeTestsConfig = Omit<Parsed, 'command' | 'cases' | 'program'> & { 
  */
 export function parseCodeTestsConfig(config: Readonly<Record<string, unknown>>, fresh: boolean): CodeTestsConfig {
   const { command, cases, program, ...rest } = parseAs(configSchema, config, PATH, PATH);
-  if (!fresh) throw refusal('evaluator.refresh_runtime', 'code_tests needs a fresh runtime');
-  if ((cases === null) === (program === null)) throw refusal(`${PATH}.cases`, 'give either cases or program');
+  if (!fresh) throw fieldError('evaluator.refresh_runtime', 'code_tests needs a fresh runtime');
+  if ((cases === null) === (program === null)) throw fieldError(`${PATH}.cases`, 'give either cases or program');
   if (rest.solution.language !== null && rest.solution.from === 'file') {
-    throw refusal(`${PATH}.solution.language`, 'has an effect only with from: last_message');
+    throw fieldError(`${PATH}.solution.language`, 'has an effect only with from: last_message');
   }
   if (program !== null) {
-    if (command !== null) throw refusal(`${PATH}.command`, 'has an effect only with cases');
+    if (command !== null) throw fieldError(`${PATH}.command`, 'has an effect only with cases');
     return { ...rest, tests: { kind: 'program', program } };
   }
-  if (command === null) throw refusal(`${PATH}.command`, 'is required with cases');
+  if (command === null) throw fieldError(`${PATH}.command`, 'is required with cases');
   return { ...rest, tests: { kind: 'cases', command, cases: cases ?? [] } };
-}
-
-function refusal(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
 }

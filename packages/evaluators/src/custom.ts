@@ -1,4 +1,4 @@
-import { FloeError, parseAs, raceAbort } from '@floe-rl/core';
+import { FloeError, fieldError, parseAs, raceAbort } from '@floe-rl/core';
 import { z } from 'zod';
 import type { Evaluator } from './evaluator.ts';
 
@@ -22,10 +22,7 @@ const partsSchema = z.object({
 });
 
 const KIT: EvaluatorKit = {
-  refusal: (field, message) => {
-    const path = `evaluator.config.${field}`;
-    return new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
-  },
+  refusal: (field, message) => fieldError(`evaluator.config.${field}`, message),
 };
 
 /**

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { type FloeError, fieldError, parseAs } from '@floe-rl/core';
 import { imageUserSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { scriptFailureSchema } from './script-config.ts';
@@ -86,11 +86,12 @@ export type HarborEvaluatorConfig = z.output<typeof configSchema>;
 export function parseHarborConfig(config: Readonly<Record<string, unknown>>, fresh: boolean): HarborEvaluatorConfig {
   const parsed = parseAs(configSchema, config, PATH, PATH);
   if (parsed.test_command !== null && parsed.script !== DEFAULT_SCRIPT)
-    refuse('script', 'has no effect with test_command');
-  if (fresh && parsed.artifacts.length === 0) refuse('artifacts', 'must name what crosses into the fresh runtime');
+    throw invalid('script', 'has no effect with test_command');
+  if (fresh && parsed.artifacts.length === 0)
+    throw invalid('artifacts', 'must name what crosses into the fresh runtime');
   if (fresh) return parsed;
   const withoutEffect = (['artifacts', 'collect', 'agent_failures'] as const).find((field) => parsed[field].length > 0);
-  if (withoutEffect !== undefined) refuse(withoutEffect, 'has an effect only in a fresh runtime');
+  if (withoutEffect !== undefined) throw invalid(withoutEffect, 'has an effect only in a fresh runtime');
   return parsed;
 }
 
@@ -99,7 +100,6 @@ export function carriesArtifacts({ artifacts }: Readonly<Record<string, unknown>
   return Array.isArray(artifacts) && artifacts.length > 0;
 }
 
-function refuse(field: string, message: string): never {
-  const path = `${PATH}.${field}`;
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+function invalid(field: string, message: string): FloeError {
+  return fieldError(`${PATH}.${field}`, message);
 }

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { asFloeError, FloeError, parseAs, parseJson } from '@floe-rl/core';
+import { asFloeError, FloeError, fieldError, parseAs, parseJson } from '@floe-rl/core';
 import type { ChatMessage } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import type { EvaluatedSession, Evaluation, Evaluator } from './evaluator.ts';
@@ -108,7 +108,7 @@ function parseConfig(config: Readonly<Record<string, unknown>>): JudgeConfig {
   const message = rubricProblem(parsed.rubric);
   if (message === null) return parsed;
   const path = `${PATH}.rubric`;
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+  throw fieldError(path, message);
 }
 
 /** The judgement of one session. It counts the tokens of its calls. */

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { type FloeError, fieldError, parseAs } from '@floe-rl/core';
 import { z } from 'zod';
 import { relativePathSchema } from './carried-paths.ts';
 import { checkPatterns, patchFields } from './patch-config.ts';
@@ -53,16 +53,16 @@ export function parseScriptConfig(config: Readonly<Record<string, unknown>>, fre
   checkPatterns(parsed);
   const { carry, paths, patch_command, exclude_patterns } = parsed;
   if (!fresh && carry !== null)
-    refuse('carry', 'needs a fresh runtime, which evaluator.refresh_runtime: false disables');
-  if (paths.length > 0 && carry !== 'paths') refuse('paths', 'has an effect only with carry: paths');
-  if (paths.length === 0 && carry === 'paths') refuse('paths', 'must name at least one path with carry: paths');
+    throw invalid('carry', 'needs a fresh runtime, which evaluator.refresh_runtime: false disables');
+  if (paths.length > 0 && carry !== 'paths') throw invalid('paths', 'has an effect only with carry: paths');
+  if (paths.length === 0 && carry === 'paths') throw invalid('paths', 'must name at least one path with carry: paths');
   const isPatch = fresh && (carry === null || carry === 'patch');
-  if (patch_command !== null && !isPatch) refuse('patch_command', 'has an effect only with carry: patch');
-  if (exclude_patterns.length > 0 && !isPatch) refuse('exclude_patterns', 'has an effect only with carry: patch');
+  if (patch_command !== null && !isPatch) throw invalid('patch_command', 'has an effect only with carry: patch');
+  if (exclude_patterns.length > 0 && !isPatch)
+    throw invalid('exclude_patterns', 'has an effect only with carry: patch');
   return parsed;
 }
 
-function refuse(field: string, message: string): never {
-  const path = `${PATH}.${field}`;
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+function invalid(field: string, message: string): FloeError {
+  return fieldError(`${PATH}.${field}`, message);
 }

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { fieldError, parseAs } from '@floe-rl/core';
 import type { TaskStep } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import type { Evaluation, Evaluator } from './evaluator.ts';
@@ -24,7 +24,7 @@ export const stepsEvaluator: Evaluator = {
     if (spec?.refresh_runtime !== true) return;
     const path = 'evaluator.refresh_runtime';
     const message = 'has no effect: the steps are evaluated in the runtime of the agent';
-    throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+    throw fieldError(path, message);
   },
   async evaluate({ spec, steps = [] }) {
     const { reward: strategy } = parseAs(configSchema, spec.config, PATH, PATH);

@@ -1,4 +1,4 @@
-import { FloeError, parseAs, parseJson } from '@floe-rl/core';
+import { fieldError, parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
 import { granularitySchema } from './granularity.ts';
 import { checkPatterns, patchFields } from './patch-config.ts';
@@ -37,8 +37,7 @@ function parseText(text: string): unknown {
   try {
     return parseJson(text);
   } catch (cause) {
-    const issues = [{ path: EXPECTED_PATH, message: 'is a string that is not JSON' }];
-    throw new FloeError('schema_violation', `${EXPECTED_PATH}: is a string that is not JSON`, { issues }, cause);
+    throw fieldError(EXPECTED_PATH, 'is a string that is not JSON', { cause });
   }
 }
 

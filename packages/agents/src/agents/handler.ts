@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, fieldError } from '@floe-rl/core';
 import { z } from 'zod';
 import { type AgentDefinition, defineAgent, type Episode } from '../loop/episode.ts';
 import { type HandlerDefinition, runHandler } from '../loop/handler.ts';
@@ -42,7 +42,7 @@ function handlerOf(handlers: readonly HandlerDefinition[], dataSource: string | 
   if (dataSource === undefined) {
     const path = 'agent.settings.options.data_source';
     const message = `is missing, and the metadata of the task name no data_source; handlers are there for: ${known}`;
-    throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+    throw fieldError(path, message);
   }
   const handler = handlers.find(({ dataSources }) => dataSources.includes(dataSource));
   if (handler !== undefined) return handler;

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { FloeError, fieldError, parseAs } from '@floe-rl/core';
 import type { TaskEnvironment, ToolSpec } from '@floe-rl/core/schema';
 import type { Catalog } from './catalog.ts';
 
@@ -24,14 +24,20 @@ export function checkPluginUse(use: PluginUse, catalog: Catalog, others: Readonl
     const settings = parseAs(agent.settings, use.options, 'agent.settings.options', 'agent.settings.options');
     for (const pool of agent.enginePools?.(settings) ?? []) {
       if (use.enginePools?.includes(pool) === false) {
-        refuse('engine.extra_pools', `the agent ${use.agent} uses the engine pool ${pool}, which is not among them`);
+        throw fieldError(
+          'engine.extra_pools',
+          `the agent ${use.agent} uses the engine pool ${pool}, which is not among them`,
+        );
       }
     }
     if (agent.needs?.environment === true && use.environment === null) {
-      refuse('environment', `the agent ${use.agent} needs one`);
+      throw fieldError('environment', `the agent ${use.agent} needs one`);
     }
     if (agent.needs?.box === true && use.hasBox === false) {
-      refuse('runtime.backend', `the agent ${use.agent} works in a sandbox; choose another back end than none`);
+      throw fieldError(
+        'runtime.backend',
+        `the agent ${use.agent} works in a sandbox; choose another back end than none`,
+      );
     }
   }
   for (const [index, { name, config }] of (use.tools ?? []).entries()) {
@@ -58,8 +64,4 @@ function find<T>(
   if (others.has(name)) return null;
   const known = [...builtIn.keys(), ...others];
   throw new FloeError(`unknown_${kind}`, `${path}: no ${name}; there are: ${known.join(', ')}`, { path, known });
-}
-
-function refuse(path: string, message: string): never {
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
 }

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { type FloeError, fieldError } from '@floe-rl/core';
 import { requireBox } from './require-box.ts';
 import { type Box, ToolError } from './tool.ts';
 
@@ -71,5 +71,5 @@ function cutBefore(text: string, start: number, end: number): number {
 }
 
 function refusal(message: string): FloeError {
-  return new FloeError('schema_violation', message, { issues: [{ path: 'agent.settings.tools', message }] });
+  return fieldError('agent.settings.tools', message, { text: message });
 }

@@ -1,5 +1,5 @@
 import { stat } from 'node:fs/promises';
-import { FloeError } from '@floe-rl/core';
+import { FloeError, fieldErrors } from '@floe-rl/core';
 import type { z } from 'zod';
 
 type Issue = { readonly path: string; readonly message: string; readonly line: number | null };
@@ -24,7 +24,7 @@ export function parseFile<T extends z.ZodType>(
   const others = issues.length > 1 ? ` (and ${issues.length - 1} more)` : '';
   const where = first?.line == null ? file : `${file}:${first.line}`;
   const message = `${where}: ${first?.path ?? ''}: ${first?.message ?? 'invalid'}${others}`;
-  throw new FloeError('schema_violation', message, { file, line: first?.line ?? null, issues });
+  throw fieldErrors(issues, { text: message, details: { file, line: first?.line ?? null } });
 }
 
 function issuesOf(issue: z.core.$ZodIssue, lineOf: LineFinder): Issue[] {

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { type FloeError, fieldError, parseAs } from '@floe-rl/core';
 import {
   type SessionFacts,
   sessionResultSchema,
@@ -71,7 +71,7 @@ export function parseSetRow(value: unknown, where: string): SetRow {
 }
 
 function invalid(where: string, path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `${where}: ${path}: ${message}`, { issues: [{ path, message }] });
+  return fieldError(path, message, { input: where });
 }
 
 function traceProblem(trace: Trace): { readonly field: keyof Trace; readonly message: string } | null {

@@ -1,4 +1,4 @@
-import { FloeError, parseAs, parseJson } from '@floe-rl/core';
+import { type FloeError, fieldError, parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
 import { checkPatterns, type PatchConfig, patchFields } from '../patch-config.ts';
 import { commandsOf, isFailOnly, repositoryOf } from './commands/repositories.ts';
@@ -189,12 +189,10 @@ function jsonOf(value: unknown, path: string): unknown {
   try {
     return parseJson(value);
   } catch (cause) {
-    const issues = [{ path, message: 'is a string that is not JSON' }];
-    throw new FloeError('schema_violation', `${path}: is a string that is not JSON`, { issues }, cause);
+    throw fieldError(path, 'is a string that is not JSON', { cause });
   }
 }
 
 function invalid(field: string, message: string): FloeError {
-  const path = `${PATH}.${field}`;
-  return new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+  return fieldError(`${PATH}.${field}`, message);
 }

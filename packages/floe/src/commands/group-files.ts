@@ -8,7 +8,7 @@ import {
   type Split,
   streamOfSplit,
 } from '@floe-rl/agents';
-import { FloeError, parseAs } from '@floe-rl/core';
+import { fieldError, parseAs } from '@floe-rl/core';
 import { type BatchStreamRequest, batchStreamRequestSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { printNote } from './print.ts';
@@ -52,13 +52,16 @@ export async function groupStream(path: string, split: Split, fields: Content): 
 
 /** Returns the content of a file over that of the files in its `defaults`, of which a later one comes before an earlier one. */
 async function withDefaults({ defaults = [], ...own }: Content, path: string, files: number): Promise<Content> {
-  if (files > MAX_FILES) refuse('defaults', `more than ${MAX_FILES} files name one another`);
-  if (!Array.isArray(defaults)) refuse('defaults', 'is not a list');
+  if (files > MAX_FILES) throw fieldError('defaults', `more than ${MAX_FILES} files name one another`);
+  if (!Array.isArray(defaults)) throw fieldError('defaults', 'is not a list');
   let merged: Content = {};
   for (const [index, entry] of (defaults as readonly unknown[]).entries()) {
     if (entry === '_self_') continue;
     if (typeof entry !== 'string' || !/^[^@\s]+(@_here_|@_global_)?$/.test(entry)) {
-      refuse(`defaults.${index}`, `must be a file, as in ../config/envs@_here_, and is ${JSON.stringify(entry)}`);
+      throw fieldError(
+        `defaults.${index}`,
+        `must be a file, as in ../config/envs@_here_, and is ${JSON.stringify(entry)}`,
+      );
     }
     const name = entry.replace(/@_(here|global)_$/, '');
     const file = resolve(dirname(path), name.endsWith('.yaml') ? name : `${name}.yaml`);
@@ -80,8 +83,4 @@ function merge(under: Content, over: Content): Content {
 
 function isObject(value: unknown): value is Content {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function refuse(path: string, message: string): never {
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
 }

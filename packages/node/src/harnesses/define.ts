@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { FloeError, fieldError, parseAs } from '@floe-rl/core';
 import type { AgentSpec, DialectName, McpServer } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import type {
@@ -142,5 +142,5 @@ export function refuseAgent(
   message: string,
   code: 'unsupported' | 'schema_violation' = 'unsupported',
 ): never {
-  throw new FloeError(code, `${path}: ${message}`, { issues: [{ path, message }] });
+  throw fieldError(path, message, { code });
 }

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { fieldError } from '@floe-rl/core';
 import type { RuntimeBackend, RuntimeReuse } from '@floe-rl/core/schema';
 import { SNAPSHOT_FILES } from '../api/runtime.ts';
 
@@ -12,7 +12,7 @@ const SEPARATE_COMMANDS: readonly RuntimeBackend[] = ['bubblewrap'];
 export function refuseReuse(backend: RuntimeBackend, reuse: RuntimeReuse | null): void {
   if (reuse === null) return;
   const refuse = (path: string, message: string): never => {
-    throw new FloeError('unsupported', `${path}: ${message}`, { path, backend, issues: [{ path, message }] });
+    throw fieldError(path, message, { code: 'unsupported', details: { path, backend } });
   };
   const { restore, services } = reuse;
   const files = SNAPSHOT_FILES[backend];

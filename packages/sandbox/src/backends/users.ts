@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { fieldError } from '@floe-rl/core';
 import { ONLY_USERS, type RuntimeBackend, type RuntimeSpec } from '@floe-rl/core/schema';
 
 /** Back ends that run commands as any user of the image. */
@@ -10,8 +10,5 @@ export function refuseUser(backend: RuntimeBackend, { user }: Pick<RuntimeSpec, 
   const only = ONLY_USERS[backend];
   if (user === only || (only === 'root' && user === 0)) return;
   const message = `is ${user}, and a sandbox of ${backend} has only ${only === undefined ? 'one user' : `the user ${only}`}`;
-  throw new FloeError('unsupported', `runtime.user: ${message}`, {
-    path: 'runtime.user',
-    issues: [{ path: 'runtime.user', message }],
-  });
+  throw fieldError('runtime.user', message, { code: 'unsupported', details: { path: 'runtime.user' } });
 }

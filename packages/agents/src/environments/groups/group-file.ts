@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { fieldError, parseAs } from '@floe-rl/core';
 import { type BatchStreamRequestInput, type EnvironmentSourceInput, metadataSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import type { EnvironmentDefinition } from '../environment.ts';
@@ -50,7 +50,7 @@ export function streamOfSplit(
   definitions: readonly EnvironmentDefinition[],
 ): BatchStreamRequestInput {
   const section = file[split];
-  if (section === undefined) refuse(split, 'is missing: the file has no such part');
+  if (section === undefined) throw fieldError(split, 'is missing: the file has no such part');
   const { group_size: samples, seed, agent, tools, hints } = section;
   const episodes = section.episodes === undefined ? (split === 'val' ? 1 : null) : section.episodes;
   const source: EnvironmentSourceInput = {
@@ -92,20 +92,20 @@ type Section = NonNullable<GroupFile[Split]>;
 /** Returns the number of groups of each tag. Without a partition, all tags have equally many. */
 function partitionOf(section: Section, split: Split): { readonly tag: string; readonly groups: number }[] {
   const { num_env_groups: count, tags, num_groups_partition: partition } = section;
-  if (new Set(tags).size < tags.length) refuse(`${split}.tags`, 'names a tag twice');
+  if (new Set(tags).size < tags.length) throw fieldError(`${split}.tags`, 'names a tag twice');
   if (partition === undefined) {
     if (count % tags.length > 0) {
       const message = `${count} groups cannot be divided equally among ${tags.length} tags; give num_groups_partition`;
-      refuse(`${split}.num_env_groups`, message);
+      throw fieldError(`${split}.num_env_groups`, message);
     }
     return tags.map((tag) => ({ tag, groups: count / tags.length }));
   }
   const path = `${split}.num_groups_partition`;
   if (partition.length !== tags.length) {
-    refuse(path, `has ${partition.length} numbers, but there are ${tags.length} tags`);
+    throw fieldError(path, `has ${partition.length} numbers, but there are ${tags.length} tags`);
   }
   const sum = partition.reduce((total, groups) => total + groups, 0);
-  if (sum !== count) refuse(path, `adds up to ${sum}, but num_env_groups is ${count}`);
+  if (sum !== count) throw fieldError(path, `adds up to ${sum}, but num_env_groups is ${count}`);
   return tags.map((tag, index) => ({ tag, groups: partition[index] ?? 0 }));
 }
 
@@ -119,7 +119,7 @@ function environmentOf(
   const entry = Object.hasOwn(environments, tag) ? environments[tag] : undefined;
   if (entry === undefined) {
     const known = Object.keys(environments).join(', ') || 'none';
-    refuse(`${split}.tags`, `there is no environment ${tag}; environments has: ${known}`);
+    throw fieldError(`${split}.tags`, `there is no environment ${tag}; environments has: ${known}`);
   }
   const { type, max_steps: maxSteps, max_tokens_per_step: maxTokens, options, instruction } = entry;
   const definition = definitions.find(({ name }) => name === type);
@@ -140,8 +140,4 @@ function environmentOf(
 function hasField(schema: z.ZodType, field: string): boolean {
   const { properties = {} } = z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' });
   return Object.hasOwn(properties, field);
-}
-
-function refuse(path: string, message: string): never {
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
 }

@@ -1,4 +1,4 @@
-import { FloeError, valueAt } from '@floe-rl/core';
+import { fieldError, valueAt } from '@floe-rl/core';
 
 /** Maximum number of references that may lead to one another. */
 const MAX_DEPTH = 32;
@@ -22,28 +22,24 @@ export function interpolate(value: unknown, root: unknown, path: string, depth =
 
 function interpolateText(text: string, root: unknown, path: string, depth: number): unknown {
   if (!text.includes(OPENING)) return text;
-  if (depth >= MAX_DEPTH) refuse(path, `its references lead to one another without end: ${text}`);
+  if (depth >= MAX_DEPTH) throw fieldError(path, `its references lead to one another without end: ${text}`);
   const whole = /^\$\{([^${}]*)\}$/.exec(text.trim());
   if (whole !== null) return referred(whole[1] ?? '', root, path, depth);
   const filled = text.replaceAll(REFERENCE, (_, name: string) => {
     const value = referred(name, root, path, depth);
     return typeof value === 'string' ? value : JSON.stringify(value);
   });
-  if (filled.includes(OPENING)) refuse(path, `has a reference that cannot be read: ${text}`);
+  if (filled.includes(OPENING)) throw fieldError(path, `has a reference that cannot be read: ${text}`);
   return filled;
 }
 
 function referred(reference: string, root: unknown, path: string, depth: number): unknown {
   const name = reference.trim();
   if (name.startsWith('oc.env:')) {
-    refuse(path, `\${${name}} is a variable of the environment of a process; write its value instead`);
+    throw fieldError(path, `\${${name}} is a variable of the environment of a process; write its value instead`);
   }
-  if (!PATH.test(name)) refuse(path, `\${${name}} is not a path of fields, such as \${a.b}`);
+  if (!PATH.test(name)) throw fieldError(path, `\${${name}} is not a path of fields, such as \${a.b}`);
   const value = valueAt(root, name.split('.'));
-  if (value === undefined) refuse(path, `\${${name}}: the file has no field ${name}`);
+  if (value === undefined) throw fieldError(path, `\${${name}}: the file has no field ${name}`);
   return interpolate(value, root, path, depth + 1);
-}
-
-function refuse(path: string, message: string): never {
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
 }

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { fieldError, parseAs } from '@floe-rl/core';
 import { z } from 'zod';
 import { type GroupFile, groupFileSchema, SPLITS, type Split } from './group-file.ts';
 import { interpolate } from './interpolate.ts';
@@ -139,9 +139,7 @@ function historyOf({ env_manager_cls, agent_runner_cls }: Entry, path: string): 
     if (name == null) continue;
     if (!Object.hasOwn(ROLL_CLASSES, name)) {
       const message = `floe does not know the class ${name}; it knows: ${Object.keys(ROLL_CLASSES).join(', ')}`;
-      throw new FloeError('schema_violation', `${path}.${field}: ${message}`, {
-        issues: [{ path: `${path}.${field}`, message }],
-      });
+      throw fieldError(`${path}.${field}`, message);
     }
     history = ROLL_CLASSES[name] ?? history;
   }

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { type FloeError, fieldError, parseAs } from '@floe-rl/core';
 import type { AssistantMessage, ChatTool, Content, ContentPart } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { defineEnvironment, type EnvironmentServices, type Observation } from '../environment.ts';
@@ -161,7 +161,7 @@ class OpenEnv extends RemoteEnvironment<Config> {
     if (field !== undefined && field in properties) return { kind, tools: [], field };
     const names = Object.keys(properties).join(', ');
     const message = `environment.config.text_field: name the field of an action that is the text; there are: ${names}`;
-    throw new FloeError('schema_violation', message, { issues: [{ path: 'environment.config.text_field', message }] });
+    throw fieldError('environment.config.text_field', message, { text: message });
   }
 
   private async listedTools(): Promise<ChatTool[]> {

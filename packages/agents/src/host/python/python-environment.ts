@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { FloeError, fieldError, parseAs } from '@floe-rl/core';
 import {
   type AssistantMessage,
   type ChatMessage,
@@ -58,7 +58,7 @@ export function pythonEnvironment(host: PythonHost): EnvironmentDefinition<Confi
       if (fixed !== undefined) {
         const path = `environment.config.options.${fixed}`;
         const message = 'is set by the operator of the node';
-        throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+        throw fieldError(path, message);
       }
       return new PythonEnvironment(host, config, signal);
     },

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, fieldError } from '@floe-rl/core';
 import { z } from 'zod';
 import { contentOf, stepTools } from '../step-tool.ts';
 import { defineToolset } from '../toolset.ts';
@@ -12,7 +12,7 @@ export const environmentToolset = defineToolset({
   async open(_, { environment, seed }) {
     if (environment === null) {
       const message = 'environment: the tool environment needs one';
-      throw new FloeError('schema_violation', message, { issues: [{ path: 'environment', message }] });
+      throw fieldError('environment', message, { text: message });
     }
     const observation = await environment.reset(seed);
     if (observation === null) throw new FloeError('unsupported', 'environment: no episode for this seed');

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { type FloeError, fieldError } from '@floe-rl/core';
 import type { AssistantMessage, ContentPart, ToolCall } from '@floe-rl/core/schema';
 import { type Conversation, contentOf } from '../conversation.ts';
 import type { JsonObject } from '../json-object.ts';
@@ -200,7 +200,7 @@ function kindOf(part: WirePart, at: string): PartKind | null {
 }
 
 function wrongField(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `${REQUEST_NAME}: ${path}: ${message}`, { issues: [{ path, message }] });
+  return fieldError(path, message, { input: REQUEST_NAME });
 }
 
 type WireCall = NonNullable<WirePart['functionCall']>;

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { type FloeError, fieldError } from '@floe-rl/core';
 import { z } from 'zod';
 import type { HarmlessFields } from '../ignored-fields.ts';
 
@@ -15,7 +15,7 @@ export function quoted(text: string): string {
 
 /** Makes the error for a field that is checked without a schema, in the same form as the errors of `parseAs`. */
 export function violation(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `${REQUEST_NAME}: ${path}: ${message}`, { issues: [{ path, message }] });
+  return fieldError(path, message, { input: REQUEST_NAME });
 }
 
 const imagePartSchema = z.object({

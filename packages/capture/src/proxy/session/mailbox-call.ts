@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, fieldError } from '@floe-rl/core';
 import { plainContext } from '../../dialects/dialect.ts';
 import { openaiChat } from '../../dialects/openai_chat/dialect.ts';
 import { parseBody } from '../http/body.ts';
@@ -34,9 +34,7 @@ function requestOf(session: ProxySession, body: unknown): ReturnType<typeof open
   }
   const { [HEADERS_FIELD]: headers = {}, ...rest } = body as Record<string, unknown>;
   if (!isHeaders(headers)) {
-    throw new FloeError('schema_violation', `${HEADERS_FIELD}: must be an object of texts`, {
-      issues: [{ path: HEADERS_FIELD, message: 'must be an object of texts' }],
-    });
+    throw fieldError(HEADERS_FIELD, 'must be an object of texts');
   }
   const lowerCase = Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
   return openaiChat.parseRequest(

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { type FloeError, fieldError } from '@floe-rl/core';
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { quoted } from './request-limits.ts';
@@ -37,10 +37,6 @@ export function withPreviousResponse(
 }
 
 function unknownResponse(completionId: string): FloeError {
-  const path = 'previous_response_id';
   const message = `no response ${quoted(completionId)} in this session`;
-  return new FloeError('schema_violation', `${path}: ${message}`, {
-    issues: [{ path, message }],
-    unknown_response: quoted(completionId),
-  });
+  return fieldError('previous_response_id', message, { details: { unknown_response: quoted(completionId) } });
 }

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { FloeError, fieldError, parseAs } from '@floe-rl/core';
 import { constrainedSpanSchema, versionSpanSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import type { GraphNode, TokenGraph } from '../graph.ts';
@@ -98,10 +98,7 @@ const KIT: BuilderKit = {
   assembleTrace,
   excludedCompletions,
   ownedChains,
-  refusal: (field, message) => {
-    const path = `builder.config.${field}`;
-    return new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
-  },
+  refusal: (field, message) => fieldError(`builder.config.${field}`, message),
 };
 
 function partsOf(where: string, createBuilder: unknown): z.infer<typeof partsSchema> {

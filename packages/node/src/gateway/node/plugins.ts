@@ -10,7 +10,7 @@ import {
   type EngineKinds,
   engineModule,
 } from '@floe-rl/capture';
-import { asFloeError, type Clock, FloeError } from '@floe-rl/core';
+import { asFloeError, type Clock, FloeError, fieldError } from '@floe-rl/core';
 import type { TaskRequest } from '@floe-rl/core/schema';
 import {
   customEvaluator,
@@ -150,7 +150,7 @@ function checkFloeAgent(
   }
   if (environment === null) return;
   const message = `only agents of the harness floe act in an environment, and this one is ${agent.harness}`;
-  throw new FloeError('schema_violation', `environment: ${message}`, { issues: [{ path: 'environment', message }] });
+  throw fieldError('environment', message);
 }
 
 /** Throws `schema_violation` for settings of the evaluator's fresh runtime in a task that has none. */
@@ -161,17 +161,14 @@ function checkOverrides({ runtime, evaluator }: TaskRequest, evaluators: Evaluat
   if (isFresh || name === undefined) return;
   const path = `runtime.eval_overrides.${name}`;
   const message = 'has no effect: the task has no evaluator with a fresh runtime (evaluator.refresh_runtime)';
-  throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
+  throw fieldError(path, message);
 }
 
 /** Throws `schema_violation` for steps without the evaluator that combines them, and for steps that cannot be evaluated. */
 function checkSteps({ steps, evaluator }: TaskRequest, evaluators: EvaluatorRegistry): void {
-  const refuse = (path: string, message: string): never => {
-    throw new FloeError('schema_violation', `${path}: ${message}`, { issues: [{ path, message }] });
-  };
   const combines = evaluator?.strategy === 'steps';
   if (combines !== steps.length > 0) {
-    refuse(
+    throw fieldError(
       'evaluator.strategy',
       combines ? 'steps is only for a task with steps' : 'must be steps, as the task has steps',
     );
@@ -185,7 +182,7 @@ function checkSteps({ steps, evaluator }: TaskRequest, evaluators: EvaluatorRegi
       throw new FloeError(code, `${path}: ${message}`, details, thrown);
     }
     if (usesFreshRuntime(spec, evaluators.get(spec.strategy))) {
-      refuse(`${path}.refresh_runtime`, 'must be false: a step is evaluated in the runtime of the agent');
+      throw fieldError(`${path}.refresh_runtime`, 'must be false: a step is evaluated in the runtime of the agent');
     }
   }
 }

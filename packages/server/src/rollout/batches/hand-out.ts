@@ -3,6 +3,7 @@ import { policyStep } from '@floe-rl/core/protocol';
 import type { BatchStreamRequest } from '@floe-rl/core/schema';
 import type { BatchGroupRow, BatchStreamRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
+import { queryError } from '../field-errors.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { cancelRunning } from './cancel-groups.ts';
 import { isDone, isSampled } from './next-row.ts';
@@ -69,7 +70,7 @@ async function openRequest(context: RolloutContext, request: NextBatchRequest): 
     const after = request.after ?? stream.last_batch;
     if (after > stream.last_batch) {
       const message = `is ${after}, but the last batch that was handed out is ${stream.last_batch}`;
-      throw new FloeError('schema_violation', `query: after: ${message}`, { issues: [{ path: 'after', message }] });
+      throw queryError('after', message);
     }
     if (after < stream.last_batch) return after;
     const policy = newPolicy(stream, request.policyVersion);
@@ -97,9 +98,7 @@ function newPolicy(
   const step = policyStep(version);
   if (step === null) {
     const message = 'must end in the number of its optimizer step, as in "7", "v7" or "run-step-7"';
-    throw new FloeError('schema_violation', `query: policy_version: ${message}`, {
-      issues: [{ path: 'policy_version', message }],
-    });
+    throw queryError('policy_version', message);
   }
   if (stream.policy_step !== null && step < stream.policy_step) {
     throw new FloeError(

@@ -2,6 +2,7 @@ import { FloeError } from '@floe-rl/core';
 import { policyStep } from '@floe-rl/core/protocol';
 import type { BatchRewind, BatchStreamView } from '@floe-rl/core/schema';
 import type { RolloutContext } from '../context.ts';
+import { bodyError } from '../field-errors.ts';
 import { runTransaction } from '../transaction.ts';
 import { cancelRunning } from './cancel-groups.ts';
 import { unknownStream } from './stream-request.ts';
@@ -18,7 +19,8 @@ export async function rewindStream(
   { after, policy_version: version }: BatchRewind,
 ): Promise<BatchStreamView> {
   const step = policyStep(version);
-  if (step === null) refuse('policy_version', 'must end in the number of its optimizer step, as in "7" or "v7"');
+  if (step === null)
+    throw bodyError('policy_version', 'must end in the number of its optimizer step, as in "7" or "v7"');
   await runTransaction(context, async (transaction) => {
     const { batches, results } = transaction.tables;
     const stream = await batches.lockStream(batchId);
@@ -27,7 +29,7 @@ export async function rewindStream(
       throw new FloeError('conflict', `the batch stream ${batchId} was ended, so none of its rows is sampled any more`);
     }
     if (after > stream.last_batch) {
-      refuse('after', `is ${after}, but the last batch that was handed out is ${stream.last_batch}`);
+      throw bodyError('after', `is ${after}, but the last batch that was handed out is ${stream.last_batch}`);
     }
     const isNewer = (policy: number | null): boolean => policy !== null && step !== null && policy > step;
     await cancelRunning(transaction, batchId, (group) =>
@@ -52,8 +54,4 @@ export async function rewindStream(
     transaction.wake(`batch:${batchId}`);
   });
   return readStream(context, batchId);
-}
-
-function refuse(path: string, message: string): never {
-  throw new FloeError('schema_violation', `body: ${path}: ${message}`, { issues: [{ path, message }] });
 }

@@ -2,6 +2,7 @@ import { realpath, stat } from 'node:fs/promises';
 import { join, sep } from 'node:path';
 import { FloeError, MIB } from '@floe-rl/core';
 import { readRows } from '@floe-rl/core/rows';
+import { bodyError } from '../field-errors.ts';
 import type { RowFields } from './task-template.ts';
 
 /** Maximum size of a file, whose rows the server keeps in memory until the stream is stored. */
@@ -36,7 +37,5 @@ export async function* rowsOfFile(directory: string | null, path: string): Async
 }
 
 function wrongPath(message: string): FloeError {
-  return new FloeError('schema_violation', `body: source.path: ${message}`, {
-    issues: [{ path: 'source.path', message }],
-  });
+  return bodyError('source.path', message);
 }

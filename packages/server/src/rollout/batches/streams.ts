@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { canonicalJson, FloeError, isoNow, jsonSize, requireTaskSize, sharedTurns } from '@floe-rl/core';
+import { canonicalJson, FloeError, fieldError, isoNow, jsonSize, requireTaskSize, sharedTurns } from '@floe-rl/core';
 import { allRows, firstRows } from '@floe-rl/core/rows';
 import {
   type BatchRows,
@@ -11,6 +11,7 @@ import {
 import type { BatchDataRow, BatchStreamRow, StoreTables } from '../../store/index.ts';
 import { checkOutboundUrl } from '../callbacks/address.ts';
 import type { RolloutContext } from '../context.ts';
+import { bodyError } from '../field-errors.ts';
 import { runTransaction } from '../transaction.ts';
 import { cancelRunning } from './cancel-groups.ts';
 import { computedRow, isEndless } from './computed-rows.ts';
@@ -57,45 +58,44 @@ export async function createStream(context: RolloutContext, request: BatchStream
 
 /** Throws when a field of a new stream contradicts another one or the server's configuration. */
 function checkStream({ config, batchFilters }: RolloutContext, request: BatchStreamRequest): void {
-  const refuse = (path: string, message: string): never => {
-    throw new FloeError('schema_violation', `body: ${path}: ${message}`, { issues: [{ path, message }] });
-  };
   const { source, accept, order, task, purpose } = request;
   if (source.kind === 'generator') checkOutboundUrl(config, source.url, 'source.url');
-  if (isEndless(source) && order.kind !== 'sequential') refuse('order.kind', 'an endless source is sequential');
-  if (isEndless(source) && purpose === 'evaluate') refuse('source.kind', 'an evaluation needs a finite source');
+  if (isEndless(source) && order.kind !== 'sequential')
+    throw bodyError('order.kind', 'an endless source is sequential');
+  if (isEndless(source) && purpose === 'evaluate')
+    throw bodyError('source.kind', 'an evaluation needs a finite source');
   if (accept.zero_variance === 'drop' && (task.evaluator ?? null) === null) {
-    refuse('accept.zero_variance', 'is drop, but the task has no evaluator, so its groups have no rewards');
+    throw bodyError('accept.zero_variance', 'is drop, but the task has no evaluator, so its groups have no rewards');
   }
   const samples = task.num_samples ?? 1;
   if (typeof samples === 'number') {
     const most = `is more than the ${samples} samples of a group, so no group would ever be effective`;
-    if ((accept.min_usable ?? 0) > samples) refuse('accept.min_usable', most);
-    if (accept.min_resolved > samples) refuse('accept.min_resolved', most);
+    if ((accept.min_usable ?? 0) > samples) throw bodyError('accept.min_usable', most);
+    if (accept.min_resolved > samples) throw bodyError('accept.min_resolved', most);
     if (
       samples === 1 &&
       accept.zero_variance === 'drop' &&
       accept.all_right !== 'keep' &&
       accept.all_wrong !== 'keep'
     ) {
-      refuse('accept.zero_variance', 'is drop, but a group has one sample, so its rewards are always equal');
+      throw bodyError('accept.zero_variance', 'is drop, but a group has one sample, so its rewards are always equal');
     }
   }
   if (order.kind === 'adaptive' && accept.resolved_reward <= 0) {
-    refuse('order.kind', 'adaptive needs a resolved_reward above 0');
+    throw bodyError('order.kind', 'adaptive needs a resolved_reward above 0');
   }
   if (typeof task.trainer === 'string' && task.trainer.includes('{{')) {
-    refuse('task.trainer', 'must be the same for all rows, since a stream belongs to one trainer');
+    throw bodyError('task.trainer', 'must be the same for all rows, since a stream belongs to one trainer');
   }
   const { filter } = accept;
   if (filter !== null && !batchFilters.has(filter)) {
     const names = [...batchFilters.keys()].join(', ') || 'none';
-    refuse('accept.filter', `${filter} is not one of this server's batch_filters, which are: ${names}`);
+    throw bodyError('accept.filter', `${filter} is not one of this server's batch_filters, which are: ${names}`);
   }
   requireTaskSize(jsonSize(task), 'body: task: the template', 'task');
   for (const field of Object.keys(task)) {
     if (!Object.hasOwn(templateTaskSchema.shape, field)) {
-      refuse(`task.${field}`, 'is not a field of a task that a stream may set');
+      throw bodyError(`task.${field}`, 'is not a field of a task that a stream may set');
     }
   }
 }
@@ -151,9 +151,7 @@ function refuseAllInvalid(
   const [first] = rows;
   if (first === undefined && (source.kind === 'file' || (source.kind === 'rows' && !source.open))) {
     const path = source.kind === 'file' ? 'source.path' : 'source.rows';
-    throw new FloeError('schema_violation', `body: ${path}: has no rows`, {
-      issues: [{ path, message: 'has no rows' }],
-    });
+    throw bodyError(path, 'has no rows');
   }
   if (firstProblem === null || rows.some(({ problem }) => problem === null)) return;
   const message = `none of the ${rows.length} rows fits the template; the first, row 0: ${storedMessage(firstProblem.message)}`;
@@ -162,10 +160,8 @@ function refuseAllInvalid(
 
 /** Returns the error for a template that makes no task of a row. That of a task that is too large keeps its code and details. */
 function refusedTemplate({ code, details }: FloeError, rowIndex: number, message: string): FloeError {
-  const issues = [{ path: 'task', message }];
-  return code === 'body_too_large'
-    ? new FloeError(code, `body: task: ${message}`, { ...details, row_index: rowIndex, issues })
-    : new FloeError('schema_violation', `body: task: ${message}`, { issues });
+  if (code !== 'body_too_large') return bodyError('task', message);
+  return fieldError('task', message, { input: 'body', code, details: { ...details, row_index: rowIndex } });
 }
 
 /** Throws when the template does not fit the rows of an endless source, of which those are tried that may differ in what they have. */

@@ -1,7 +1,8 @@
 import { lookup as resolve } from 'node:dns';
 import { isIP, type LookupFunction } from 'node:net';
-import { addressKind, FloeError, isLoopbackHost } from '@floe-rl/core';
+import { addressKind, isLoopbackHost } from '@floe-rl/core';
 import type { RolloutConfig } from '../config.ts';
+import { bodyError } from '../field-errors.ts';
 
 /**
  * Throws `schema_violation` when the configuration does not allow this server to send requests to a URL that a client gave, such as that
@@ -10,24 +11,21 @@ import type { RolloutConfig } from '../config.ts';
 export function checkOutboundUrl(config: RolloutConfig, text: string, path: string): void {
   const url = new URL(text);
   const host = plainHost(url.hostname);
-  const refuse = (message: string): never => {
-    throw new FloeError('schema_violation', `body: ${path}: ${message}`, { issues: [{ path, message }] });
-  };
-  if (url.protocol !== 'http:' && url.protocol !== 'https:') refuse('must be http or https');
-  if (url.username !== '' || url.password !== '') refuse('must not hold a user name or password');
+  if (url.protocol !== 'http:' && url.protocol !== 'https:') throw bodyError(path, 'must be http or https');
+  if (url.username !== '' || url.password !== '') throw bodyError(path, 'must not hold a user name or password');
   if (config.callback_hosts !== null) {
-    if (!config.callback_hosts.includes(host)) refuse(`host ${host} is not in callback_hosts`);
+    if (!config.callback_hosts.includes(host)) throw bodyError(path, `host ${host} is not in callback_hosts`);
     return;
   }
   if (isLoopbackHost(config.host) && host !== 'localhost' && isIP(host) === 0) {
-    refuse(`host ${host} is not loopback; name it in callback_hosts to allow it`);
+    throw bodyError(path, `host ${host} is not loopback; name it in callback_hosts to allow it`);
   }
   if (!isLoopbackHost(config.host) && host === 'localhost') {
-    refuse(`host ${host} is the machine of this server; name it in callback_hosts to allow it`);
+    throw bodyError(path, `host ${host} is the machine of this server; name it in callback_hosts to allow it`);
   }
   if (isIP(host) !== 0) {
     const reason = addressRefusal(config, host);
-    if (reason !== null) refuse(reason);
+    if (reason !== null) throw bodyError(path, reason);
   }
 }
 

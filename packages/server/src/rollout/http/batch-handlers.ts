@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream';
-import { asFloeError, FloeError, parseJson } from '@floe-rl/core';
+import { asFloeError, parseJson } from '@floe-rl/core';
 import type { ExportOptions } from '@floe-rl/data';
 import { batchHead, batchWithRecords, batchWithResults, resultTexts } from '../batches/batch-json.ts';
 import type { BatchFormatter } from '../batches/formatter.ts';
@@ -9,6 +9,7 @@ import { readStaleness } from '../batches/sample-staleness.ts';
 import { addRows, createStream, endStream, readStream } from '../batches/streams.ts';
 import { streamView } from '../batches/views.ts';
 import type { RolloutContext } from '../context.ts';
+import { queryError } from '../field-errors.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
@@ -87,7 +88,7 @@ function exportOptions(query: Call<Api['nextBatch']>['query']): ExportOptions | 
     encoding: encoding === 'arrow' ? encoding : undefined,
   };
   const [extra] = Object.entries(withoutDefaults).find(([, value]) => value !== undefined) ?? [undefined];
-  if (extra !== undefined) throw wrongQuery(extra, 'needs `format`');
+  if (extra !== undefined) throw queryError(extra, 'needs `format`');
   return null;
 }
 
@@ -97,14 +98,10 @@ function formatOptions(text: string): Record<string, unknown> {
   try {
     given = parseJson(text);
   } catch (thrown) {
-    throw wrongQuery('options', `must be a JSON object: ${asFloeError(thrown).message}`);
+    throw queryError('options', `must be a JSON object: ${asFloeError(thrown).message}`);
   }
   if (typeof given !== 'object' || given === null || Array.isArray(given)) {
-    throw wrongQuery('options', 'must be a JSON object');
+    throw queryError('options', 'must be a JSON object');
   }
   return given as Record<string, unknown>;
-}
-
-function wrongQuery(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `query: ${path}: ${message}`, { issues: [{ path, message }] });
 }

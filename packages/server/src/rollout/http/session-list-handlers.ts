@@ -12,6 +12,7 @@ import type {
   StoreTables,
 } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
+import { queryError } from '../field-errors.ts';
 import type { Handlers } from './handler.ts';
 import {
   filterOf,
@@ -78,7 +79,7 @@ export function sessionListHandlers(
       const by = query.by ?? [];
       return context.store.read(async ({ facts }) => {
         const { measures, isPartial } = await facts.measures(filter, query.of, by.map(columnOf), MAX_MEASURED);
-        if (measures.length > MAX_MEASURES) throw invalid('by', 'has too many combinations of values; filter them');
+        if (measures.length > MAX_MEASURES) throw queryError('by', 'has too many combinations of values; filter them');
         const newest = isPartial ? MAX_MEASURED : null;
         return { measures: shownMeasures(measures, (one) => shownBy(one, by)), newest };
       });
@@ -125,17 +126,13 @@ function positionOf(after: string, order: OrderName | typeof GROUPS): FactPositi
   try {
     decoded = JSON.parse(Buffer.from(after, 'base64url').toString());
   } catch {
-    throw invalid('after', 'is not `next` of an earlier page');
+    throw queryError('after', 'is not `next` of an earlier page');
   }
   const position = positionSchema.safeParse(decoded);
-  if (!position.success) throw invalid('after', 'is not `next` of an earlier page');
+  if (!position.success) throw queryError('after', 'is not `next` of an earlier page');
   const [madeFor, value, factNo] = position.data;
-  if (madeFor !== order) throw invalid('after', `belongs to a list with order=${madeFor}, not ${order}`);
+  if (madeFor !== order) throw queryError('after', `belongs to a list with order=${madeFor}, not ${order}`);
   return { value, factNo };
-}
-
-function invalid(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `query: ${path}: ${message}`, { issues: [{ path, message }] });
 }
 
 function columnOf(grouping: SessionGrouping): FactGroupColumn {
@@ -154,7 +151,7 @@ async function tooManySums(
     if (values > most.values) most = { field, values };
   }
   const values = most.values > MAX_SUMS ? `more than ${MAX_SUMS}` : String(most.values);
-  return invalid(
+  return queryError(
     'by',
     `has more than ${MAX_SUMS} combinations, of which ${most.field} has ${values} values; filter them`,
   );

@@ -1,4 +1,5 @@
-import { FloeError } from '@floe-rl/core';
+import { fieldError } from '@floe-rl/core';
+import { bodyError } from '../field-errors.ts';
 
 /**
  * Handles the keys of a Polar request that have no counterpart in floe. A key without an effect is ignored, and the reply names it in
@@ -24,12 +25,12 @@ export class RequestNotes {
  * Throws `unsupported` for the key at `path`, unless `neutral` is true. `neutral` means that the value of this key has no effect.
  */
 export function refuseUnless(neutral: boolean, path: string, problem: string): void {
-  if (!neutral) throw new FloeError('unsupported', `${path}: ${problem}`, { issues: [{ path, message: problem }] });
+  if (!neutral) throw fieldError(path, problem, { code: 'unsupported' });
 }
 
 /** Throws `schema_violation` for the key at `path` when its value is not valid. */
 export function requireValid(valid: boolean, path: string, message: string): void {
-  if (!valid) throw new FloeError('schema_violation', `body: ${path}: ${message}`, { issues: [{ path, message }] });
+  if (!valid) throw bodyError(path, message);
 }
 
 /** Whether a value is `null`, `undefined`, an empty text, an empty list or an empty object. */

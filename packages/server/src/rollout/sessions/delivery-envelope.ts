@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { createHash } from 'node:crypto';
-import { FloeError, parseAs } from '@floe-rl/core';
+import { type FloeError, fieldError, parseAs } from '@floe-rl/core';
 import { decodeEnvelope, MAX_SEARCH_CHARS, OUTCOMES } from '@floe-rl/core/protocol';
 import { type SessionSummary, sessionSummarySchema } from '@floe-rl/core/schema';
 import type { BlobRef, ResultBlobs } from '../../store/index.ts';
@@ -60,7 +60,7 @@ export function digestOf(header: unknown, blobs: ResultBlobs): string {
 
 /** Creates the error for a field of a delivery that has an invalid value. */
 export function violation(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `result: ${path}: ${message}`, { issues: [{ path, message }] });
+  return fieldError(path, message, { input: 'result' });
 }
 
 function checkStatus(summary: SessionSummary): void {

@@ -1,6 +1,7 @@
 import { FloeError } from '@floe-rl/core';
 import type { ConsumerRow, ResultWithSummary, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
+import { queryError } from '../field-errors.ts';
 import { runTransaction } from '../transaction.ts';
 
 export type ResultsRequest = {
@@ -93,5 +94,5 @@ async function refuseUnknownCursor(
   const last = await tables.results.lastCursor();
   if (after <= last) return;
   const message = `is ${after}, but the newest cursor of this server is ${last}`;
-  throw new FloeError('schema_violation', `query: after: ${message}`, { issues: [{ path: 'after', message }] });
+  throw queryError('after', message);
 }

@@ -5,6 +5,7 @@ import type { SubmitReply, TaskRequest } from '@floe-rl/core/schema';
 import type { StoreTables, TaskRow } from '../../store/index.ts';
 import { checkOutboundUrl } from '../callbacks/address.ts';
 import type { RolloutContext } from '../context.ts';
+import { bodyError } from '../field-errors.ts';
 import { expectedMs } from '../sessions/durations.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { requestOf } from './groups.ts';
@@ -129,7 +130,7 @@ function checkEarlyStop({ early_stop_min_usable_sessions: least, num_samples: sa
   if (least === null || least <= samples) return;
   const path = 'early_stop_min_usable_sessions';
   const message = `is ${least}, but num_samples is only ${samples}`;
-  throw new FloeError('schema_violation', `body: ${path}: ${message}`, { issues: [{ path, message }] });
+  throw bodyError(path, message);
 }
 
 async function findTask(tables: StoreTables, request: TaskRequest): Promise<TaskRow | undefined> {
