@@ -31,9 +31,11 @@ export { createPrivateFile, PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, restrictToOwner
 export { acquireLock } from './process-lock.ts';
 export { settleAll, sharedTurns, undoAll } from './promises.ts';
 export { pickOne, type RandomSource, randomBelow, seededRandom, shuffled, systemRandom } from './random.ts';
+export { isRecord } from './record.ts';
 export { removeTree } from './remove-tree.ts';
 export { INSTALLATION_MARK, runTool, type ToolFailure } from './run-tool.ts';
 export { Semaphore } from './semaphore.ts';
+export { shellWord } from './shell-word.ts';
 export { ensureWritableDir, freeBytes, makeTempDir, systemError, withContext } from './system-errors.ts';
 export { fillTemplate, valueAt } from './template.ts';
 export { messageOf } from './thrown.ts';

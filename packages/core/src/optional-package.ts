@@ -1,4 +1,5 @@
 import { FloeError } from './errors.ts';
+import { messageOf } from './thrown.ts';
 
 /**
  * Loads packages that floe can be installed without. `load` imports them. Throws `setup_failed` with the command that installs `packages` when
@@ -13,7 +14,7 @@ export async function optionalPackages<T>(
     return await load();
   } catch (cause) {
     const command = `npm install ${packages.join(' ')}`;
-    const reason = cause instanceof Error ? cause.message : String(cause);
+    const reason = messageOf(cause);
     const message = `${purpose} needs optional packages; install them beside floe with: ${command} (${reason})`;
     throw new FloeError('setup_failed', message, { packages }, cause);
   }

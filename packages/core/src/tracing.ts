@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { messageOf } from './thrown.ts';
 
 /** The content of a W3C traceparent (`00-<trace id>-<span id>-<flags>`). Both ids are hexadecimal. */
 export type TraceContext = { readonly traceId: string; readonly spanId: string; readonly sampled: boolean };
@@ -75,7 +76,7 @@ export async function endSpanWith<T>(span: Span, work: Promise<T>): Promise<T> {
     span.end();
     return value;
   } catch (thrown) {
-    span.end(thrown instanceof Error ? thrown.message : String(thrown));
+    span.end(messageOf(thrown));
     throw thrown;
   }
 }

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { posix } from 'node:path';
-import { type Clock, FloeError, MIB } from '@floe-rl/core';
+import { type Clock, FloeError, MIB, messageOf } from '@floe-rl/core';
 import type { Runtime, SandboxFile } from '@floe-rl/sandbox';
 import { z } from 'zod';
 import { isRuntimeFailure, requireWorking, tailOf, withinTime } from './commands.ts';
@@ -157,7 +157,7 @@ async function agentFailure(thrown: unknown, fresh: Runtime, { signal }: CarryOp
   const isMissing = FloeError.is(thrown) && thrown.code === 'workdir_missing';
   if (FloeError.is(thrown) && !isMissing && !isRuntimeFailure(thrown)) throw thrown;
   await requireWorking(fresh, signal);
-  return refused('carry_failed', { error: thrown instanceof Error ? thrown.message : String(thrown) });
+  return refused('carry_failed', { error: messageOf(thrown) });
 }
 
 function refused(problem: CarryProblem, details: Record<string, unknown>): CarriedPaths {

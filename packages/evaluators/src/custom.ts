@@ -1,4 +1,4 @@
-import { FloeError, fieldError, parseAs, raceAbort } from '@floe-rl/core';
+import { FloeError, fieldError, messageOf, parseAs, raceAbort } from '@floe-rl/core';
 import { z } from 'zod';
 import type { Evaluator } from './evaluator.ts';
 
@@ -35,7 +35,7 @@ export function customEvaluator(name: string, where: string, module: Readonly<Re
   const parts = partsOf(where, module.createEvaluator);
   const failed = (error: unknown): unknown => {
     if (FloeError.is(error)) return error;
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     return new FloeError('evaluator_failed', `evaluator ${name}: ${message}`, { evaluator: name }, error);
   };
   return {
@@ -79,7 +79,7 @@ function partsOf(where: string, createEvaluator: unknown): z.output<typeof parts
   try {
     return parseAs(partsSchema, createEvaluator(KIT), 'what createEvaluator returned');
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     throw new FloeError('setup_failed', `${where}: ${message}`, {}, error);
   }
 }

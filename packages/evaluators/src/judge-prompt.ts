@@ -1,4 +1,4 @@
-import type { ChatMessage, Content } from '@floe-rl/core/schema';
+import { type ChatMessage, contentText } from '@floe-rl/core/schema';
 import { type EvaluatedSession, finalText } from './evaluator.ts';
 
 /** A placeholder of a rubric, such as `{{answer}}` or `{{metadata.solution}}`. */
@@ -104,20 +104,15 @@ function textsUpTo(messages: readonly ChatMessage[], maxChars: number): string[]
   let chars = 0;
   for (const message of messages) {
     if (chars > maxChars) break;
-    const text = `[${message.role}]\n${textOf(message)}`;
+    const text = `[${message.role}]\n${judgedText(message)}`;
     texts.push(text);
     chars += text.length;
   }
   return texts;
 }
 
-function textOf(message: ChatMessage): string {
-  if (message.role !== 'assistant') return contentText(message.content);
+function judgedText(message: ChatMessage): string {
+  if (message.role !== 'assistant') return contentText(message.content, { separator: '\n', image: '[image]' });
   const calls = (message.tool_calls ?? []).map(({ function: call }) => `[calls ${call.name}] ${call.arguments}`);
   return [...(message.content ? [message.content] : []), ...calls].join('\n');
-}
-
-function contentText(content: Content): string {
-  if (typeof content === 'string') return content;
-  return content.map((part) => (part.type === 'text' ? part.text : '[image]')).join('\n');
 }

@@ -1,4 +1,4 @@
-import { abortAfter, type Clock, FloeError, parseAs, raceAbort } from '@floe-rl/core';
+import { abortAfter, type Clock, FloeError, messageOf, parseAs, raceAbort } from '@floe-rl/core';
 import { metadataSchema, type SessionSummary, type TaskRequest } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { type CheckedEvaluation, checkedEvaluation } from './evaluation-check.ts';
@@ -77,7 +77,7 @@ export function postRunHook(
         return changed(name, event, dropped, returned);
       } catch (thrown) {
         limited.signal.throwIfAborted();
-        const message = thrown instanceof Error ? thrown.message : String(thrown);
+        const message = messageOf(thrown);
         throw new FloeError('evaluator_failed', `post-run hook ${name}: ${message}`, { hook: name }, thrown);
       } finally {
         limited.release();

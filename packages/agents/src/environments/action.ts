@@ -102,7 +102,7 @@ function fromText<Action extends string | number>(form: ActionForm<Action>, cont
   const action = form.fromText(written);
   if (action !== null) return { action, problem: '' };
   if (written === '') return { action: null, problem: 'The reply has no action.' };
-  return { action: null, problem: `${quoted(written)} is not a ${form.parameter}.` };
+  return { action: null, problem: `${quotedStart(written)} is not a ${form.parameter}.` };
 }
 
 /** Returns the last `<answer>…</answer>` of a text, else its last `\boxed{…}`, else the whole text; without white space around it. */
@@ -140,10 +140,10 @@ export function checkCall(call: ToolCall, tools: ReadonlyMap<string, z.ZodType>)
   const { name, arguments: json } = call.function;
   const schema = tools.get(name);
   if (schema === undefined) {
-    return { problem: `There is no tool ${quoted(name)}. The tools are: ${[...tools.keys()].join(', ')}.` };
+    return { problem: `There is no tool ${quotedStart(name)}. The tools are: ${[...tools.keys()].join(', ')}.` };
   }
   const value = parsed(json);
-  if (value === undefined) return { problem: `The arguments of ${name} are not valid JSON: ${quoted(json)}.` };
+  if (value === undefined) return { problem: `The arguments of ${name} are not valid JSON: ${quotedStart(json)}.` };
   const checked = schema.safeParse(value);
   if (checked.success) return { name, args: checked.data as Record<string, unknown> };
   const issues = checked.error.issues.slice(0, 3).map(({ path, message }) => [...path.map(String), message].join(': '));
@@ -161,7 +161,7 @@ function parsed(json: string): unknown {
 }
 
 /** Returns the beginning of a model's text in quotes, with characters that are not valid Unicode escaped. */
-function quoted(text: string): string {
+function quotedStart(text: string): string {
   return JSON.stringify(text.length > MAX_QUOTED_CHARS ? `${text.slice(0, MAX_QUOTED_CHARS)}…` : text);
 }
 

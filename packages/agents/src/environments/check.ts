@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
-import { seededRandom } from '@floe-rl/core';
+import { messageOf, seededRandom } from '@floe-rl/core';
 import { type AssistantMessage, type ChatMessage, type ChatTool, chatMessageSchema } from '@floe-rl/core/schema';
 import type {
   Environment,
@@ -124,7 +124,7 @@ class Check {
       await work();
     } catch (thrown) {
       if (this.options.signal.aborted) throw thrown;
-      this.report('errors', `seed ${seed}: ${thrown instanceof Error ? thrown.message : String(thrown)}`);
+      this.report('errors', `seed ${seed}: ${messageOf(thrown)}`);
     }
   }
 

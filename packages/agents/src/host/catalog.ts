@@ -1,6 +1,6 @@
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { FloeError } from '@floe-rl/core';
+import { FloeError, messageOf } from '@floe-rl/core';
 import { handlerAgent } from '../agents/handler.ts';
 import { builtInAgents } from '../agents/registry.ts';
 import type { EnvironmentDefinition } from '../environments/environment.ts';
@@ -147,7 +147,7 @@ async function exportOf(kind: ModuleKind, key: string, path: string): Promise<un
     const name = EXPORTS[kind].names.find((candidate) => candidate in module);
     return name === undefined ? undefined : module[name];
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     throw new FloeError('setup_failed', `${key}: ${path} cannot be loaded: ${message}`, { key, path }, error);
   }
 }

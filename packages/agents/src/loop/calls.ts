@@ -1,3 +1,4 @@
+import { isRecord } from '@floe-rl/core';
 import type { AssistantMessage, ToolCall } from '@floe-rl/core/schema';
 import { checkArguments } from '../tools/checked-arguments.ts';
 import type { AnyTool } from '../tools/tool.ts';
@@ -66,7 +67,7 @@ function parseArguments(text: string): { readonly value: object } | { readonly p
   if (text.trim() === '') return { value: {} };
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return { value };
+    if (isRecord(value)) return { value };
     return { problem: 'are not a JSON object' };
   } catch (error) {
     return { problem: `are not valid JSON: ${(error as Error).message}` };

@@ -1,5 +1,12 @@
 import { FloeError } from '@floe-rl/core';
-import type { AssistantMessage, ChatMessage, ChatTool, Content, ContentPart } from '@floe-rl/core/schema';
+import {
+  type AssistantMessage,
+  type ChatMessage,
+  type ChatTool,
+  type Content,
+  type ContentPart,
+  contentText,
+} from '@floe-rl/core/schema';
 import type { Environment, Observation, StepResult } from '../environments/environment.ts';
 import type { Conversation } from '../tools/conversation.ts';
 import { MAIN_THREAD } from './conversation.ts';
@@ -146,7 +153,9 @@ class Play {
     if (this.options.history === 'append') return;
     const calls = (message.tool_calls ?? []).map(({ function: { name, arguments: args } }) => `${name} ${args}`);
     const action = [message.content ?? '', ...calls].filter((text) => text !== '').join(' ');
-    const observation = messages.map(({ content }) => textOf(content)).join('\n');
+    const observation = messages
+      .map(({ content }) => contentText(content, { separator: '\n', image: '[image]' }))
+      .join('\n');
     this.steps.set(player, [...(this.steps.get(player) ?? []), { observation, action }]);
   }
 
@@ -181,9 +190,4 @@ function observed(before: string, messages: readonly ChatMessage[]): Content {
 
 function textPart(text: string): ContentPart {
   return { type: 'text', text };
-}
-
-function textOf(content: Content | null): string {
-  if (content === null || typeof content === 'string') return content ?? '';
-  return content.map((part) => (part.type === 'text' ? part.text : '[image]')).join('\n');
 }

@@ -1,4 +1,4 @@
-import { FloeError, raceAbort } from '@floe-rl/core';
+import { FloeError, messageOf, raceAbort } from '@floe-rl/core';
 import type { Content, ContentPart, McpServer } from '@floe-rl/core/schema';
 import type { Client } from '@modelcontextprotocol/client';
 import { imageProblem } from '../image-url.ts';
@@ -44,7 +44,7 @@ export class McpConnection {
     } catch (error) {
       await client.close().catch(() => {});
       signal.throwIfAborted();
-      const message = `the MCP server ${server.name} cannot be used: ${messageOf(error)}`;
+      const message = `the MCP server ${server.name} cannot be used: ${messageWithCause(error)}`;
       throw new FloeError('setup_failed', message, { server: server.name }, error);
     }
   }
@@ -66,7 +66,7 @@ export class McpConnection {
       signal.throwIfAborted();
       if (error instanceof ToolError) throw error;
       if (this.hasEnded) throw new ToolError('unavailable', `the MCP server ${this.name} has ended during the call`);
-      throw new ToolError('failed', `the MCP server ${this.name}: ${messageOf(error)}`);
+      throw new ToolError('failed', `the MCP server ${this.name}: ${messageWithCause(error)}`);
     }
   }
 
@@ -127,8 +127,8 @@ function joined(parts: readonly ContentPart[]): Content {
   return texts.length === parts.length ? texts.join('\n') : [...parts];
 }
 
-function messageOf(error: unknown): string {
-  const message = error instanceof Error ? error.message : String(error);
+function messageWithCause(error: unknown): string {
+  const message = messageOf(error);
   const cause = error instanceof Error && error.cause instanceof Error ? ` (${error.cause.message})` : '';
   return `${message}${cause}`.slice(0, 1_000);
 }

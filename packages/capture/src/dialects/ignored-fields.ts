@@ -1,5 +1,5 @@
+import { isRecord } from '@floe-rl/core';
 import type { Conversation } from './conversation.ts';
-import { isJsonObject } from './json-object.ts';
 
 /**
  * Fields that floe neither uses nor forwards, and whose loss changes neither the prompt, nor the sampling, nor the reply. Each field name
@@ -42,7 +42,7 @@ export function noteIgnoredFields(
   { used, harmless }: KnownFields,
   prefix = '',
 ): void {
-  if (!isJsonObject(object)) return;
+  if (!isRecord(object)) return;
   for (const [name, value] of Object.entries(object)) {
     if (Object.hasOwn(used, name) || Object.hasOwn(harmless, name) || hasNoEffect(name, value)) continue;
     conversation.note(`${prefix}${name} ignored`);
@@ -54,5 +54,5 @@ function hasNoEffect(name: string, value: unknown): boolean {
   if (Object.hasOwn(NEUTRAL, name)) return NEUTRAL[name] === value;
   if (value === false || value === 0 || value === '') return true;
   if (Array.isArray(value)) return value.length === 0;
-  return isJsonObject(value) && Object.keys(value).length === 0;
+  return isRecord(value) && Object.keys(value).length === 0;
 }

@@ -54,10 +54,10 @@ const CALLS = [
   { id: 'abcdefgh2', name: 'look' },
 ] as const;
 
-const textOf = (message: object): string => JSON.stringify(message);
-const user = (content: string): string => textOf({ role: 'user', content });
+const messageJson = (message: object): string => JSON.stringify(message);
+const user = (content: string): string => messageJson({ role: 'user', content });
 const callTurn = (args: (index: number) => string, reasoning?: string): string =>
-  textOf({
+  messageJson({
     role: 'assistant',
     content: null,
     ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
@@ -74,8 +74,8 @@ const callTurn = (args: (index: number) => string, reasoning?: string): string =
  */
 const VARIED = 'It\'s 2 o\'clock:\n\n- naïve café, 東京, 🚲\none\ntwo\n\tx += 10_000; // {"a": [1.5, null]}  \r\n';
 const RESULTS = [
-  textOf({ role: 'tool', tool_call_id: CALLS[0].id, content: 'seventeen' }),
-  textOf({ role: 'tool', tool_call_id: CALLS[1].id, content: VARIED }),
+  messageJson({ role: 'tool', tool_call_id: CALLS[0].id, content: 'seventeen' }),
+  messageJson({ role: 'tool', tool_call_id: CALLS[1].id, content: VARIED }),
 ];
 const QUESTION = user(VARIED);
 /**
@@ -86,15 +86,15 @@ const THINKING = 'alpha bravo charlie delta echo foxtrot golf hotel india juliet
 const MIN_THINKING_IDS = 12;
 
 const BEFORE = [
-  textOf({ role: 'system', content: 'Be brief.' }),
+  messageJson({ role: 'system', content: 'Be brief.' }),
   user('What is the number?'),
   callTurn((index) => `{"id": ${index}}`),
   ...RESULTS,
-  textOf({ role: 'assistant', content: 'It is 17.' }),
+  messageJson({ role: 'assistant', content: 'It is 17.' }),
   user('And the others?'),
 ];
 const CALLED = [...BEFORE, callTurn((index) => `{"id": ${index + 7}}`)];
-const ANSWERED = [...BEFORE, textOf({ role: 'assistant', content: 'They are 18 and 19.' })];
+const ANSWERED = [...BEFORE, messageJson({ role: 'assistant', content: 'They are 18 and 19.' })];
 
 /**
  * Determines the properties of a chat template by rendering a few short conversations. When the renderer refuses a conversation, the
@@ -112,7 +112,7 @@ export async function probeTemplate(render: TemplateRenderer): Promise<TemplateF
     thinking: {
       tool_results: await probe.thinking((reasoning) => [callTurn(() => '{}', reasoning), ...RESULTS]),
       user_message: await probe.thinking((reasoning) => [
-        textOf({
+        messageJson({
           role: 'assistant',
           content: PLACEHOLDER_ANSWER,
           ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
@@ -142,7 +142,7 @@ class TemplateProbe {
    */
   async closeIds(): Promise<readonly number[]> {
     const plain = await this.history(placeholderHistory([]));
-    const other = await this.history([QUESTION, textOf({ role: 'assistant', content: 'no' })]);
+    const other = await this.history([QUESTION, messageJson({ role: 'assistant', content: 'no' })]);
     const close = plain === null || other === null ? null : firstClose(plain, other);
     if (close === null || plain === null) return [];
     const closing = historyEndOf(plain, [close]);

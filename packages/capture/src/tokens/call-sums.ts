@@ -1,3 +1,4 @@
+import { isRecord } from '@floe-rl/core';
 import {
   type CallSums,
   type DialectName,
@@ -90,7 +91,7 @@ function addTime(tool: MutableToolSums, ms: number): void {
 function hasObject({ function: { arguments: text } }: ToolCall): boolean {
   try {
     const parsed: unknown = JSON.parse(text);
-    return typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed);
+    return isRecord(parsed);
   } catch {
     return false;
   }

@@ -67,8 +67,8 @@ async function compareTexts(
   decode: (ids: Int32Array) => Promise<string>,
 ): Promise<boolean | null> {
   // An empty id list is not sent to the engine, because some engines refuse to decode it.
-  const textOf = (ids: Int32Array) => (ids.length === 0 ? Promise.resolve('') : decode(ids));
-  const [one, other] = await Promise.allSettled([textOf(sampled), textOf(rendered)]);
+  const decoded = (ids: Int32Array) => (ids.length === 0 ? Promise.resolve('') : decode(ids));
+  const [one, other] = await Promise.allSettled([decoded(sampled), decoded(rendered)]);
   if (one.status === 'rejected' || other.status === 'rejected') return null;
   return one.value.includes(REPLACEMENT) ? null : one.value === other.value;
 }

@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
-import { canonicalJson } from '@floe-rl/core';
+import { canonicalJson, isRecord } from '@floe-rl/core';
 import type { AssistantMessage, ChatMessage, ChatTool, ToolCall } from '@floe-rl/core/schema';
 
 /**
@@ -66,7 +66,7 @@ function isDefault(properties: object, key: string, value: unknown): boolean {
 function objectOf(text: string): Record<string, unknown> | null {
   try {
     const value: unknown = JSON.parse(orEmptyObject(text));
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? { ...value } : null;
+    return isRecord(value) ? { ...value } : null;
   } catch {
     return null;
   }

@@ -2,6 +2,7 @@ import { open, readFile } from 'node:fs/promises';
 import { MIB } from '../bytes.ts';
 import { asFloeError, FloeError } from '../errors.ts';
 import { parseJson } from '../parse.ts';
+import { isRecord } from '../record.ts';
 
 /** A row of a data set, and where it is, such as `rows.jsonl:3`, for messages. */
 export type Row = { readonly where: string; readonly fields: Readonly<Record<string, unknown>> };
@@ -97,8 +98,8 @@ function rowOrError(where: string, read: () => Row): Row | BadRow {
 }
 
 function rowOf(value: unknown, where: string): Row {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw invalidRow(where, 'is not an object');
-  return { where, fields: value as Record<string, unknown> };
+  if (!isRecord(value)) throw invalidRow(where, 'is not an object');
+  return { where, fields: value };
 }
 
 function parsed(text: Buffer, where: string): unknown {

@@ -14,6 +14,19 @@ export type ContentPart = z.infer<typeof contentPartSchema>;
 export const contentSchema = z.union([z.string(), z.array(contentPartSchema)]);
 export type Content = z.infer<typeof contentSchema>;
 
+/**
+ * Returns the text of a message's content; an empty text for a message without content. `separator` comes between its parts, and `image`
+ * stands for each image. Images are left out when `image` is `null`.
+ */
+export function contentText(
+  content: Content | null | undefined,
+  { separator = '', image = null }: { readonly separator?: string; readonly image?: string | null } = {},
+): string {
+  if (typeof content === 'string') return content;
+  const shown = image === null ? [] : [image];
+  return (content ?? []).flatMap((part) => (part.type === 'text' ? [part.text] : shown)).join(separator);
+}
+
 /** A tool call of the policy. `arguments` is the JSON text exactly as the policy sampled it; it is never parsed and re-serialized. */
 export const toolCallSchema = z.object({
   id: z.string(),

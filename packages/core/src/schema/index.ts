@@ -51,6 +51,7 @@ export {
   chatToolSchema,
   contentPartSchema,
   contentSchema,
+  contentText,
   type DialectName,
   dialectNameSchema,
   type FinishReason,

@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { ChatMessage, SessionResult, Trace } from '@floe-rl/core/schema';
+import { type ChatMessage, contentText, type SessionResult, type Trace } from '@floe-rl/core/schema';
 
 /** What the records of a row begin with: its number from 0, and the fields that the user selected. */
 export type RowFields = { readonly row: number; readonly [field: string]: unknown };
@@ -97,7 +97,7 @@ function sideOf({ sample, result }: RowSample, trace: Trace): object {
 export function verifierRecord({ fields, sample, result }: RowSample, accepted: boolean): object | null {
   const traces = mainTraces(result);
   if (traces.length === 0 || result.reward === null) return null;
-  return { ...fields, sample, ...facts(result), label: accepted ? 1 : 0, text: traces.map(textOf).join('\n\n') };
+  return { ...fields, sample, ...facts(result), label: accepted ? 1 : 0, text: traces.map(traceText).join('\n\n') };
 }
 
 function facts({ session_id, outcome, reward, reward_components }: SessionResult): object {
@@ -134,7 +134,7 @@ function rewardOf({ result }: PairableSample): number {
 }
 
 /** Writes the messages of a trace as text, each after a line with its role. */
-function textOf(trace: Trace): string {
+function traceText(trace: Trace): string {
   return messagesText([...trace.prompt_messages, ...trace.response_messages]);
 }
 
@@ -145,9 +145,7 @@ export function messagesText(messages: readonly ChatMessage[]): string {
 
 function bodyOf(message: ChatMessage): string {
   const { content } = message;
-  const text = Array.isArray(content)
-    ? content.map((part) => (part.type === 'text' ? part.text : '[image]')).join('')
-    : (content ?? '');
+  const text = contentText(content, { image: '[image]' });
   if (message.role !== 'assistant') return text;
   const calls = (message.tool_calls ?? []).map((call) => `[call ${call.function.name}] ${call.function.arguments}`);
   const thinking = message.reasoning_content ? [`[thinking]\n${message.reasoning_content}\n[/thinking]`] : [];

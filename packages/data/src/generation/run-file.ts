@@ -1,7 +1,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { link, open, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Clock, canonicalJson, FloeError, isoNow, newId, parseAs, parseJson } from '@floe-rl/core';
+import { type Clock, canonicalJson, FloeError, isoNow, isRecord, newId, parseAs, parseJson } from '@floe-rl/core';
 import { type BadRow, type Row, readAllRows } from '@floe-rl/core/rows';
 import { metadataSchema, timestampSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
@@ -105,7 +105,7 @@ async function differenceOf(run: RunFile, input: RunInput): Promise<string | nul
 /** Returns the first field in which two values differ, with both of its values; `null` when the values are equal. */
 function differentField(before: unknown, now: unknown, path: string): string | null {
   if (canonicalJson(before ?? null) === canonicalJson(now ?? null)) return null;
-  if (isObject(before) && isObject(now)) {
+  if (isRecord(before) && isRecord(now)) {
     for (const key of new Set([...Object.keys(before), ...Object.keys(now)])) {
       const difference = differentField(before[key], now[key], path === '' ? key : `${path}.${key}`);
       if (difference !== null) return difference;
@@ -120,8 +120,4 @@ const SHOWN_CHARS = 60;
 function shortJson(value: unknown): string {
   const text = value === undefined ? 'absent' : JSON.stringify(value);
   return text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS)}…` : text;
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { FloeError, parseAs, parseJson } from '@floe-rl/core';
+import { FloeError, isRecord, parseAs, parseJson } from '@floe-rl/core';
 import {
   type ChatMessage,
   type ChatTool,
@@ -12,7 +12,7 @@ import {
 import { z } from 'zod';
 import { type Conversation, type RecordedCall, UNKNOWN_CAPTURE } from './calls.ts';
 import { foreignRecording, timeOf } from './foreign.ts';
-import { isObject, type Recording, type RecordingReader, type RecordingSource } from './recording.ts';
+import type { Recording, RecordingReader, RecordingSource } from './recording.ts';
 
 /** Fields of ATIF up to version 1.8, as in `harbor/models/trajectories` of Harbor 0.26.0. Other fields are ignored. */
 const partSchema = z.object({
@@ -83,7 +83,7 @@ type Trial = z.output<typeof trialSchema>;
 export const ATIF_READER: RecordingReader = {
   format: 'atif',
   read: (value, source) => {
-    if (!isObject(value) || !String(value.schema_version ?? '').startsWith('ATIF-')) return null;
+    if (!isRecord(value) || !String(value.schema_version ?? '').startsWith('ATIF-')) return null;
     return [recordingOf(parseAs(documentSchema, value, source.where), source)];
   },
 };
@@ -197,7 +197,7 @@ function callsOf({ steps, agent }: Document, thread: string, atMs: number): Reco
   let messages: ChatMessage[] = [];
   let ids: readonly number[] = [];
   steps.forEach((step, index) => {
-    const message = messageOf(step);
+    const message = chatMessageOf(step);
     if (message.role === 'assistant' && step.is_copied_context !== true && step.llm_call_count !== 0) {
       const tokens = tokensOf(step, ids);
       ids = tokens === null ? [] : [...ids, ...tokens.between, ...tokens.response_ids];
@@ -221,7 +221,7 @@ function callsOf({ steps, agent }: Document, thread: string, atMs: number): Reco
   return calls;
 }
 
-function messageOf(step: Step): ChatMessage {
+function chatMessageOf(step: Step): ChatMessage {
   const content = contentOf(step.message);
   if (step.source !== 'agent') return { role: step.source, content };
   const calls = (step.tool_calls ?? []).map(({ tool_call_id: id, function_name: name, arguments: args }) => ({
@@ -231,7 +231,7 @@ function messageOf(step: Step): ChatMessage {
   }));
   return {
     role: 'assistant',
-    content: textOf(content),
+    content: textWithImageUrls(content),
     ...(step.reasoning_content == null ? {} : { reasoning_content: step.reasoning_content }),
     ...(calls.length === 0 ? {} : { tool_calls: calls }),
   };
@@ -255,7 +255,7 @@ function contentOf(content: z.output<typeof contentSchema>): Content {
   );
 }
 
-function textOf(content: Content): string {
+function textWithImageUrls(content: Content): string {
   return typeof content === 'string'
     ? content
     : content.map((part) => (part.type === 'text' ? part.text : `[image at ${part.image_url.url}]`)).join('');

@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { FloeError, isRecord, parseAs } from '@floe-rl/core';
 import {
   type CompletionRecord,
   callKindSchema,
@@ -18,7 +18,7 @@ import {
 import { z } from 'zod';
 import { type Conversation, recordsOf, repliesOf, tokensOf, UNKNOWN_CAPTURE } from './calls.ts';
 import { timeOf } from './foreign.ts';
-import { isObject, numbers, type Recording, type RecordingReader, type RecordingSource } from './recording.ts';
+import { numbers, type Recording, type RecordingReader, type RecordingSource } from './recording.ts';
 
 const WITHOUT_ORIGIN: readonly string[] = ['the harness', 'the time at which the session ended'];
 const WITHOUT_CALLS: readonly string[] = [
@@ -80,10 +80,10 @@ type FileSession = {
 
 function sessionsOf(value: unknown): FileSession[] | null {
   if (Array.isArray(value)) return ofAll(value);
-  if (!isObject(value)) return null;
+  if (!isRecord(value)) return null;
   if (Array.isArray(value.results)) return ofAll(value.results);
   const { session, trajectory, completions } = value;
-  if (isObject(session) && 'summary' in session) return [{ summary: session.summary, trajectory, completions }];
+  if (isRecord(session) && 'summary' in session) return [{ summary: session.summary, trajectory, completions }];
   return 'session_id' in value && 'outcome' in value
     ? [{ summary: value, trajectory, completions, origin: value.origin }]
     : null;
@@ -91,7 +91,7 @@ function sessionsOf(value: unknown): FileSession[] | null {
 
 /** Returns the sessions of a list; `null` when an element is none. An empty list has another format. */
 function ofAll(values: readonly unknown[]): FileSession[] | null {
-  const sessions = values.map((value) => (isObject(value) ? sessionsOf(value) : null));
+  const sessions = values.map((value) => (isRecord(value) ? sessionsOf(value) : null));
   return sessions.length === 0 || sessions.includes(null) ? null : sessions.flatMap((found) => found ?? []);
 }
 

@@ -1,9 +1,9 @@
-import { parseAs } from '@floe-rl/core';
+import { isRecord, parseAs } from '@floe-rl/core';
 import type { ChatMessage, ChatTool, Content, ContentPart, Outcome } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { type Conversation, type RecordedCall, repliesOf, UNKNOWN_CAPTURE } from './calls.ts';
 import { foreignRecording, timeOf } from './foreign.ts';
-import { isObject, type Recording, type RecordingReader, type RecordingSource } from './recording.ts';
+import type { Recording, RecordingReader, RecordingSource } from './recording.ts';
 
 /** Fields of the logs of Inspect (`inspect-ai` 0.3.285), format 2. Other fields are ignored. */
 const evalSchema = z.object({
@@ -75,7 +75,7 @@ const LACKS: readonly string[] = ['token ids', 'log-probabilities', 'what is tra
 export const INSPECT_READER: RecordingReader = {
   format: 'inspect',
   read: (value, source) => {
-    if (!isObject(value) || !isObject(value.eval) || !('samples' in value || 'plan' in value)) return null;
+    if (!isRecord(value) || !isRecord(value.eval) || !('samples' in value || 'plan' in value)) return null;
     const samples = Array.isArray(value.samples) ? value.samples : [];
     return samples.map((sample, index) => inspectRecording(value.eval, sample, source, `samples.${index}`));
   },
@@ -124,7 +124,7 @@ const LETTERS: Readonly<Record<string, number>> = { C: 1, P: 0.5, I: 0, N: 0 };
 
 /** Returns a score as components of a reward: one for each of its parts. A score that is no number is `null`. */
 function componentsOf(name: string, score: unknown): [string, number | null][] {
-  if (isObject(score)) return Object.entries(score).flatMap(([part, value]) => componentsOf(`${name}.${part}`, value));
+  if (isRecord(score)) return Object.entries(score).flatMap(([part, value]) => componentsOf(`${name}.${part}`, value));
   if (typeof score === 'boolean') return [[name, score ? 1 : 0]];
   if (typeof score === 'string') return [[name, LETTERS[score] ?? null]];
   return [[name, typeof score === 'number' ? score : null]];
@@ -152,7 +152,7 @@ function conversationsOf(sample: Sample, atMs: number): Conversation[] {
     return model.success && model.data.output.choices.length > 0 ? [model.data] : [];
   });
   const byReply = new Map(events.map((event) => [event.output.choices[0]?.message.id ?? '', event]));
-  const text = textOf(sample.attachments);
+  const text = attachmentFiller(sample.attachments);
   const replyIds = sample.messages.filter(({ role }) => role === 'assistant').map(({ id }) => id ?? '');
   const main = conversationOf('main', events[0]?.tools ?? []);
   const calls = repliesOf(sample.messages.map((message) => shown(message, text))).map((reply, index) => {
@@ -226,7 +226,7 @@ function inputOf({ input, input_refs: refs }: ModelEvent, { events_data: data }:
 }
 
 /** Returns a function that puts the texts that a log has once, as attachments, into their places. */
-function textOf(attachments: Sample['attachments']): (text: string) => string {
+function attachmentFiller(attachments: Sample['attachments']): (text: string) => string {
   return (text) =>
     text.replaceAll(/attachment:\/\/([0-9a-f]{32})/g, (reference, id: string) => attachments[id] ?? reference);
 }

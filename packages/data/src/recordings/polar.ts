@@ -1,4 +1,4 @@
-import { parseAs } from '@floe-rl/core';
+import { isRecord, parseAs } from '@floe-rl/core';
 import {
   type Audit,
   chatMessageSchema,
@@ -10,7 +10,7 @@ import {
 import { z } from 'zod';
 import { type Conversation, type RecordedCall, repliesOf, tokensOf, UNKNOWN_CAPTURE } from './calls.ts';
 import { foreignRecording } from './foreign.ts';
-import { isObject, numbers, type Recording, type RecordingReader, type RecordingSource } from './recording.ts';
+import { numbers, type Recording, type RecordingReader, type RecordingSource } from './recording.ts';
 
 const record = z.record(z.string(), z.unknown());
 
@@ -67,10 +67,10 @@ export const POLAR_READER: RecordingReader = {
 };
 
 function sessionsOf(value: unknown): unknown[] | null {
-  if (!isObject(value)) return null;
+  if (!isRecord(value)) return null;
   const found = Array.isArray(value.results) ? value.results : [value];
   const areSessions = found.every(
-    (one) => isObject(one) && 'status' in one && 'session_id' in one && 'trajectory' in one,
+    (one) => isRecord(one) && 'status' in one && 'session_id' in one && 'trajectory' in one,
   );
   return found.length > 0 && areSessions ? found : null;
 }

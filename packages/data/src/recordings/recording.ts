@@ -43,7 +43,3 @@ export const numbers = z.custom<number[]>(
   (value) => Array.isArray(value) && value.every((one) => typeof one === 'number'),
   'must be a list of numbers',
 );
-
-export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}

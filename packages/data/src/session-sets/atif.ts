@@ -1,3 +1,4 @@
+import { isRecord } from '@floe-rl/core';
 import type { ChatMessage, Content, Trace } from '@floe-rl/core/schema';
 import { maskRuns } from '../trainers/sequence.ts';
 import type { SetRow } from './set-row.ts';
@@ -123,7 +124,7 @@ function stepOf(message: ChatMessage, images: Readonly<Record<string, string>>):
 function argumentsOf(text: string): object {
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return { arguments: value };
+    if (isRecord(value)) return { arguments: value };
   } catch {
     // The policy sampled something else than JSON.
   }

@@ -1,4 +1,4 @@
-import type { ChatMessage, Trace } from '@floe-rl/core/schema';
+import { type ChatMessage, contentText, type Trace } from '@floe-rl/core/schema';
 import { mainTraces, messagesText, preferencePairs, usedImages } from '../generation/records.ts';
 import { maskRuns } from '../trainers/sequence.ts';
 import type { SetRow } from './set-row.ts';
@@ -85,9 +85,7 @@ function shareGptTurn(message: ChatMessage): object {
 
 function shareGptText(message: ChatMessage): string {
   const { content } = message;
-  const text = Array.isArray(content)
-    ? content.map((part) => (part.type === 'text' ? part.text : '<image>')).join('')
-    : (content ?? '');
+  const text = contentText(content, { image: '<image>' });
   if (message.role === 'tool') return `<tool_response>\n${text}\n</tool_response>`;
   if (message.role !== 'assistant') return text;
   const thinking = message.reasoning_content ? [`<think>\n${message.reasoning_content}\n</think>`] : [];

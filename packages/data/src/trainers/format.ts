@@ -1,5 +1,5 @@
 import { FloeError } from '@floe-rl/core';
-import type { ChatMessage } from '@floe-rl/core/schema';
+import { contentText } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import type { RowAdvantage } from './sequence.ts';
 import type { TrainingGroup, TrainingRow, TrainingSample } from './training-row.ts';
@@ -169,12 +169,9 @@ export function refuseLargePadding(batch: TrainingBatch, length: number, format:
 
 /** Returns the text of the assistant's messages in the response, without the text of tool results. */
 export function responseText({ responseMessages }: TrainingRow): string {
-  return responseMessages.flatMap((message) => (message.role === 'assistant' ? [textOf(message)] : [])).join('');
-}
-
-function textOf({ content }: ChatMessage): string {
-  if (typeof content === 'string') return content;
-  return (content ?? []).map((part) => ('text' in part && typeof part.text === 'string' ? part.text : '')).join('');
+  return responseMessages
+    .flatMap((message) => (message.role === 'assistant' ? [contentText(message.content)] : []))
+    .join('');
 }
 
 /** Returns the URLs of the images in a row's messages, in order. */

@@ -1,3 +1,4 @@
+import { shellWord } from '@floe-rl/core';
 import type { Repository, TestCommands } from './commands/table.ts';
 import { END_MARKER, EXIT_STATUS_MARKER, START_MARKER } from './log.ts';
 
@@ -59,7 +60,7 @@ function testLines({ appends }: Repository, { test }: TestCommands, row: TestedR
   if (appends === 'cases') return [`${test} "${mypyCases(row.testPatch).join(' or ')}"`];
   const files = pathsOf(row.testPatch).filter((path) => !NOT_TESTS.some((suffix) => path.endsWith(suffix)));
   const names = appends === 'modules' ? files.map(moduleOf) : files;
-  return [[test, ...names.map(quoted)].join(' ')];
+  return [[test, ...names.map(shortestWord)].join(' ')];
 }
 
 /** Ends of the names of files that a test patch may contain and that are no tests. */
@@ -93,8 +94,8 @@ function calypsoLines({ version, testPatch }: TestedRow): string[] {
   const config = Object.entries(CALYPSO_CONFIGS).find(([, versions]) => versions.includes(version))?.[0];
   return pathsOf(testPatch).flatMap((changed) => {
     const path = /__snapshots__\/.*.js.snap$/.test(changed) ? changed.split('/').slice(0, -2).join('/') : changed;
-    if (path.startsWith('test/integration'))
-      return ['cd test/integration', `NODE_CONFIG_ENV=test npm run test ${quoted(path)}`, 'cd ../..'];
+    if (path.startsWith('test/e2e'))
+      return ['cd test/e2e', `NODE_CONFIG_ENV=test npm run test ${shortestWord(path)}`, 'cd ../..'];
     if (!path.startsWith('client') && !path.startsWith('packages')) return [];
     const part = path.split('/')[0];
     return config === undefined
@@ -104,6 +105,6 @@ function calypsoLines({ version, testPatch }: TestedRow): string[] {
 }
 
 /** Quotes a text for the shell where it needs quotes. */
-function quoted(text: string): string {
-  return /^[\w./@+:,-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+function shortestWord(text: string): string {
+  return /^[\w./@+:,-]+$/.test(text) ? text : shellWord(text);
 }

@@ -19,7 +19,7 @@ import {
   runEpisode,
   ToolsetPool,
 } from '@floe-rl/agents';
-import { FloeError, systemClock } from '@floe-rl/core';
+import { FloeError, isRecord, systemClock } from '@floe-rl/core';
 import type { ToolSpec } from '@floe-rl/core/schema';
 import { openLocalBox } from '@floe-rl/sandbox';
 import type { Command } from 'commander';
@@ -192,7 +192,7 @@ function objectOption(name: string, text: string): Record<string, unknown> {
   } catch (cause) {
     throw new FloeError('bad_request', `${name}: ${(cause as Error).message}`, {}, cause);
   }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
+  if (isRecord(value)) return value;
   throw new FloeError('bad_request', `${name}: ${text} is not a JSON object`);
 }
 

@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { ServerList } from '@floe-rl/client';
-import { type Clock, FloeError, sleep, systemClock } from '@floe-rl/core';
+import { type Clock, FloeError, messageOf, sleep, systemClock } from '@floe-rl/core';
 import { callHttpStatus, type HttpAgent, httpAgent } from '@floe-rl/core/http';
 
 const POLL_INTERVAL_MS = 1_000;
@@ -71,7 +71,7 @@ async function checkUrl(url: string, agent: HttpAgent): Promise<string | null> {
     const status = await callHttpStatus(url, { method: 'GET', agent }, REQUEST_LIMITS);
     return status < 300 ? null : `${url} answered ${status}`;
   } catch (error) {
-    return `${url}: ${error instanceof Error ? error.message : String(error)}`;
+    return `${url}: ${messageOf(error)}`;
   }
 }
 

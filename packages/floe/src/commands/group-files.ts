@@ -8,7 +8,7 @@ import {
   type Split,
   streamOfSplit,
 } from '@floe-rl/agents';
-import { fieldError, parseAs } from '@floe-rl/core';
+import { fieldError, isRecord, parseAs } from '@floe-rl/core';
 import { type BatchStreamRequest, batchStreamRequestSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { printNote } from './print.ts';
@@ -76,11 +76,7 @@ function merge(under: Content, over: Content): Content {
   const merged: Record<string, unknown> = { ...under };
   for (const [key, value] of Object.entries(over)) {
     const before = merged[key];
-    merged[key] = isObject(before) && isObject(value) ? merge(before, value) : value;
+    merged[key] = isRecord(before) && isRecord(value) ? merge(before, value) : value;
   }
   return merged;
-}
-
-function isObject(value: unknown): value is Content {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

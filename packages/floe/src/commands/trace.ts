@@ -1,4 +1,10 @@
-import type { ChatMessage, CompletionRecord, Content, SessionView, Trajectory } from '@floe-rl/core/schema';
+import {
+  type ChatMessage,
+  type CompletionRecord,
+  contentText,
+  type SessionView,
+  type Trajectory,
+} from '@floe-rl/core/schema';
 import type { Command } from 'commander';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { formatTable, paint, printJson, printLine, visible } from './print.ts';
@@ -88,13 +94,7 @@ function printTurn(completion: CompletionRecord, shorten: (text: string) => stri
 function printMessage(message: ChatMessage, shorten: (text: string) => string): void {
   // Skips assistant messages, because they were already printed as the turns in which they were sampled.
   if (message.role === 'assistant') return;
-  printLine(indent(`${message.role.padEnd(6)} ${shorten(textOf(message.content))}`));
-}
-
-function textOf(content: Content): string {
-  return typeof content === 'string'
-    ? content
-    : content.map((part) => (part.type === 'text' ? part.text : '[image]')).join('');
+  printLine(indent(`${message.role.padEnd(6)} ${shorten(contentText(message.content, { image: '[image]' }))}`));
 }
 
 function indent(text: string): string {

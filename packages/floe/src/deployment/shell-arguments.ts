@@ -1,3 +1,4 @@
+import { shellWord } from '@floe-rl/core';
 import { z } from 'zod';
 
 /** Schema of one argument of a command. The argument is quoted before it is written to a script, so that the shell never interprets it. */
@@ -25,7 +26,7 @@ export const portSchema = z.int().min(1).max(65_535);
 
 /** Quotes an argument so that the shell uses it literally. */
 export function quoteArgument(argument: string): string {
-  return /^[A-Za-z0-9_.,:=+@%/-]+$/.test(argument) ? argument : `'${argument.replaceAll("'", "'\\''")}'`;
+  return /^[A-Za-z0-9_.,:=+@%/-]+$/.test(argument) ? argument : shellWord(argument);
 }
 
 /**

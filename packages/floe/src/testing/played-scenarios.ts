@@ -5,7 +5,7 @@ import {
   type Observation,
   parseEnvironmentConfig,
 } from '@floe-rl/agents';
-import type { AssistantMessage, Content } from '@floe-rl/core/schema';
+import { type AssistantMessage, contentText } from '@floe-rl/core/schema';
 import type { ScenarioInput } from '@floe-rl/sim';
 
 export type PlayedEpisode = {
@@ -61,7 +61,7 @@ async function partsOf(
   for (const reply of replies) {
     const { seat = 'main', messages, introduction = '' } = observation;
     const user = messages.find(({ role }) => role === 'user');
-    const part = parts.get(seat) ?? { first: `${introduction}\n\n${textOf(user?.content ?? '')}`.trim(), replies: [] };
+    const part = parts.get(seat) ?? { first: `${introduction}\n\n${contentText(user?.content)}`.trim(), replies: [] };
     part.replies.push(reply);
     parts.set(seat, part);
     observation = await environment.step(reply);
@@ -95,9 +95,4 @@ function replyOf({ content, tool_calls: calls = [] }: AssistantMessage, rate: nu
     { logit: 0, reply: [{ text: GIVE_UP }] },
   ];
   return [{ choice: { id, options } }];
-}
-
-function textOf(content: Content): string {
-  if (typeof content === 'string') return content;
-  return content.map((part) => (part.type === 'text' ? part.text : '')).join('');
 }

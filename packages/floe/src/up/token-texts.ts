@@ -1,7 +1,7 @@
 import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { TextTokenizer, tokenizerJsonSchema } from '@floe-rl/capture';
-import { FloeError, parseAs, parseJson } from '@floe-rl/core';
+import { FloeError, messageOf, parseAs, parseJson } from '@floe-rl/core';
 import type { TokenTexts } from '@floe-rl/server';
 
 /**
@@ -21,7 +21,7 @@ async function loadTokenizer(model: string, path: string): Promise<TextTokenizer
     const json = parseJson(await readFile(isFolder ? join(path, 'tokenizer.json') : path));
     return new TextTokenizer(parseAs(tokenizerJsonSchema, json, key), {});
   } catch (cause) {
-    const message = cause instanceof Error ? cause.message : String(cause);
+    const message = messageOf(cause);
     throw new FloeError('setup_failed', `${key}: ${path} cannot be loaded: ${message}`, { key, path }, cause);
   }
 }

@@ -1,3 +1,5 @@
+import { isRecord } from '@floe-rl/core';
+
 /** Protocol versions of the Model Context Protocol that the server speaks, the latest first. */
 const VERSIONS = ['2025-11-25', '2025-06-18', '2025-03-26', '2024-11-05'];
 /** Error codes of JSON-RPC. */
@@ -159,10 +161,6 @@ export class McpServer {
   private send(message: object): void {
     this.write(`${JSON.stringify(message)}\n`);
   }
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function idOf(id: unknown): Id | null {

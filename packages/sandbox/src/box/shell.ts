@@ -42,7 +42,11 @@ export function shellDialect(settings: ProcessSettings, isTerminal: boolean): Di
       // A command of the last run that failed is seen in `$?`, as in a terminal.
       const status = lastExitCode === 0 ? '' : `(exit ${lastExitCode}); `;
       const start = `${print} 'A ${nonce}\\n' >&${control}; ${status}`;
-      return Buffer.concat([Buffer.from(`${start}eval '`), quoted(code), Buffer.from(`' <${input} ${closed}\n`)]);
+      return Buffer.concat([
+        Buffer.from(`${start}eval '`),
+        betweenQuotes(code),
+        Buffer.from(`' <${input} ${closed}\n`),
+      ]);
     },
     finish(nonce) {
       const marks = isTerminal ? [stdout] : [stdout, stderr];
@@ -72,6 +76,6 @@ function terminalArgv(argv: readonly string[], { env, cwd }: ProcessSettings): s
 }
 
 /** Returns a command for use between single quotes. */
-function quoted(code: Buffer): Buffer {
+function betweenQuotes(code: Buffer): Buffer {
   return Buffer.from(code.toString('latin1').replaceAll("'", `'\\''`), 'latin1');
 }

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, messageOf } from '@floe-rl/core';
 import type { ShellResult, ToolProcess } from '@floe-rl/sandbox';
 import { grammarOf } from './languages.ts';
 import { type ParsedCode, requireTreeSitter } from './parse.ts';
@@ -72,7 +72,7 @@ export class CodeIndexes {
       return null;
     } catch (error) {
       signal.throwIfAborted();
-      return error instanceof Error ? error.message : String(error);
+      return messageOf(error);
     }
   }
 

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gunzip } from 'node:zlib';
-import { KIB, MIB } from '@floe-rl/core';
+import { KIB, MIB, messageOf, shellWord } from '@floe-rl/core';
 import { type ShellResult, ToolError, type ToolProcess } from '@floe-rl/sandbox';
 import { extract } from 'tar-stream';
 import { CODE_EXTENSIONS, grammarOf } from './languages.ts';
@@ -45,7 +45,7 @@ type Shell = ToolProcess<ShellResult>;
  */
 export async function listCode(shell: Shell, root: string, signal: AbortSignal): Promise<CodeFiles> {
   const command = `(${LIST_FUNCTION}
-cd -- ${quoted(root)} && { list | xargs -0 -r wc -c -- 2>/dev/null; echo '${SEPARATOR}'; list | xargs -0 -r sha256sum -- 2>/dev/null; }; true)`;
+cd -- ${shellWord(root)} && { list | xargs -0 -r wc -c -- 2>/dev/null; echo '${SEPARATOR}'; list | xargs -0 -r sha256sum -- 2>/dev/null; }; true)`;
   const output = await run(shell, command, LIST_OUTPUT_BYTES, signal);
   const [sizes = '', digests] = output.split(`${SEPARATOR}\n`);
   if (digests === undefined) throw new ToolError('unavailable', `the code below ${root} cannot be listed`);
@@ -104,8 +104,8 @@ export async function* readCode(
   signal: AbortSignal,
 ): AsyncGenerator<{ readonly file: CodeFile; readonly text: string }> {
   for (const portion of portionsOf(files)) {
-    const names = portion.map(({ path }) => quoted(`./${path}`)).join(' ');
-    const command = `(cd -- ${quoted(root)} && printf '%s\\n' ${names} | tar -chf - -T - 2>/dev/null | gzip -1 | base64; true)`;
+    const names = portion.map(({ path }) => shellWord(`./${path}`)).join(' ');
+    const command = `(cd -- ${shellWord(root)} && printf '%s\\n' ${names} | tar -chf - -T - 2>/dev/null | gzip -1 | base64; true)`;
     const output = await run(shell, command, 3 * PORTION_BYTES, signal);
     const contents = await unpacked(Buffer.from(output, 'base64'));
     for (const file of portion) {
@@ -142,7 +142,7 @@ async function unpacked(archive: Buffer): Promise<ReadonlyMap<string, Buffer>> {
       contents.set(plain(entry.header.name), Buffer.concat(chunks));
     }
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = messageOf(error);
     throw new ToolError('unavailable', `the code cannot be read; the sandbox needs tar, gzip and base64 (${reason})`);
   }
   return contents;
@@ -157,11 +157,6 @@ async function run(shell: Shell, command: string, maxOutputBytes: number, signal
 
 function plain(path: string): string {
   return path.replace(/^\.\//, '');
-}
-
-/** Returns a text as one word of a shell. */
-function quoted(text: string): string {
-  return `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
 export function sha256(content: Buffer | string): string {

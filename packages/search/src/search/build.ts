@@ -1,6 +1,6 @@
 import { existsSync, linkSync, renameSync, rmSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
-import { FloeError, systemError } from '@floe-rl/core';
+import { FloeError, messageOf, systemError } from '@floe-rl/core';
 import Libsql from 'libsql';
 import { type FoundDocument, readDocuments } from './documents.ts';
 import type { Embeddings } from './embeddings.ts';
@@ -95,7 +95,7 @@ async function writeIndex(path: string, options: BuildOptions, signal: AbortSign
 }
 
 function unwritable(path: string, error: unknown): FloeError {
-  const reason = error instanceof Error ? error.message : String(error);
+  const reason = messageOf(error);
   return new FloeError('setup_failed', `the index ${path} cannot be written: ${reason}`, { path }, error);
 }
 

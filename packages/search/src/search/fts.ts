@@ -57,7 +57,7 @@ export class WordSearch implements SearchBackend {
       ({ frequency }, index) => !isRare[index] && frequency < FREQUENT_SHARE * this.index.passageCount,
     );
     if (rare.length === 0) return null;
-    const [required, optional] = [rare, others].map((some) => some.map(({ word }) => quoted(word)).join(' OR '));
+    const [required, optional] = [rare, others].map((some) => some.map(({ word }) => ftsString(word)).join(' OR '));
     // FTS5 has no words that need not occur, and adds the scores of all words in a query. So each word is in it twice.
     return optional === '' ? `${required}` : `(${required}) AND (${required} OR ${optional} OR ${optional})`;
   }
@@ -67,7 +67,7 @@ export class WordSearch implements SearchBackend {
     if (known !== undefined) return known;
     const [row] = this.index.rows<{ count: number }>(
       'select count(*) as count from words where words match ?',
-      quoted(word),
+      ftsString(word),
     );
     const count = row?.count ?? 0;
     this.frequencies.set(word, count);
@@ -113,6 +113,6 @@ export function hitsOf(
 }
 
 /** Returns a word as a string of FTS5, in which nothing is an operator. */
-function quoted(word: string): string {
+function ftsString(word: string): string {
   return `"${word.replaceAll('"', '""')}"`;
 }

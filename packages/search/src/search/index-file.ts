@@ -1,7 +1,7 @@
 import { existsSync, statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { FloeError } from '@floe-rl/core';
+import { FloeError, messageOf } from '@floe-rl/core';
 import Libsql from 'libsql';
 import type { StoredDocument } from './search.ts';
 
@@ -143,7 +143,7 @@ function openReadOnly(path: string): Libsql.Database {
 }
 
 function broken(path: string, error: unknown): FloeError {
-  const reason = error instanceof Error ? error.message : String(error);
+  const reason = messageOf(error);
   const message = `the index ${path} cannot be read: ${reason}; make it again with: floe index`;
   return new FloeError('setup_failed', message, { path }, error instanceof Error ? error : undefined);
 }

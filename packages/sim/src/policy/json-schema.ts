@@ -1,4 +1,4 @@
-import { canonicalJson, FloeError } from '@floe-rl/core';
+import { canonicalJson, FloeError, isRecord } from '@floe-rl/core';
 
 /** A JSON Schema: an object of keywords, or a boolean that allows every value or none. */
 export type JsonSchema = boolean | Readonly<Record<string, unknown>>;
@@ -35,13 +35,13 @@ class SchemaCheck {
       throw new FloeError('engine_rejected', 'the JSON schema takes too long to check');
     }
     if (typeof schema === 'boolean') return schema;
-    if (!isObject(schema)) throw new FloeError('engine_rejected', 'a JSON schema must be an object or a boolean');
+    if (!isRecord(schema)) throw new FloeError('engine_rejected', 'a JSON schema must be an object or a boolean');
     this.depth++;
     const isSatisfied =
       satisfiesType(value, schema.type) &&
       satisfiesChoices(value, schema) &&
       satisfiesBounds(value, schema) &&
-      (!isObject(value) || this.satisfiesProperties(value, schema)) &&
+      (!isRecord(value) || this.satisfiesProperties(value, schema)) &&
       (!Array.isArray(value) || this.satisfiesItems(value, schema)) &&
       this.satisfiesCombinations(value, schema);
     this.depth--;
@@ -49,7 +49,7 @@ class SchemaCheck {
   }
 
   private satisfiesProperties(value: Readonly<Record<string, unknown>>, schema: Keywords): boolean {
-    const properties = isObject(schema.properties) ? schema.properties : {};
+    const properties = isRecord(schema.properties) ? schema.properties : {};
     const required = Array.isArray(schema.required) ? schema.required : [];
     if (!required.every((name) => typeof name === 'string' && Object.hasOwn(value, name))) return false;
     return Object.entries(value).every(([name, field]) => {
@@ -82,7 +82,7 @@ class SchemaCheck {
     const path = typeof reference === 'string' && reference.startsWith('#') ? reference.slice(1).split('/') : [];
     for (const name of path.slice(1).map(unescapePointer)) {
       target =
-        (isObject(target) || Array.isArray(target)) && Object.hasOwn(target, name) ? Reflect.get(target, name) : null;
+        (isRecord(target) || Array.isArray(target)) && Object.hasOwn(target, name) ? Reflect.get(target, name) : null;
     }
     if (path[0] !== '' || target === null) {
       throw new FloeError('engine_rejected', `the JSON schema has no ${String(reference)}`);
@@ -93,10 +93,6 @@ class SchemaCheck {
 
 function unescapePointer(part: string): string {
   return part.replaceAll('~1', '/').replaceAll('~0', '~');
-}
-
-function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function satisfiesChoices(value: unknown, { enum: choices, const: only }: Keywords): boolean {
@@ -116,7 +112,7 @@ function isOfType(value: unknown, name: unknown): boolean {
     case 'array':
       return Array.isArray(value);
     case 'object':
-      return isObject(value);
+      return isRecord(value);
     case 'integer':
       return Number.isInteger(value);
     case 'string':

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, isRecord } from '@floe-rl/core';
 import { type MessageDelta, parseJsonText, rawField } from '../reply-parser.ts';
 
 /** Name of the only tool-call parser of the simulated server: the one that the simulated model needs. */
@@ -63,8 +63,8 @@ export function parseCalls(
 /** Parses the text of one `<tool_call>` block. Returns `null` when the text is not a JSON object that names a tool of the request. */
 function parseCall(text: string, tools: ReadonlySet<string>): TextCall | null {
   const value = parseJsonText(text);
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return null;
-  const { name, parameters } = value as { readonly name?: unknown; readonly parameters?: unknown };
+  if (!isRecord(value)) return null;
+  const { name, parameters } = value;
   if (typeof name !== 'string' || !tools.has(name)) return null;
   const raw = rawField(text, isFalsyInPython(parameters) ? 'arguments' : 'parameters');
   return { name, parameters: pythonJson(raw ?? '{}') };

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, isRecord } from '@floe-rl/core';
 import type { SimConfig } from '../config.ts';
 import type { Constraint } from '../policy/constraint.ts';
 import type { Policy } from '../policy/policy.ts';
@@ -62,7 +62,7 @@ export function jsonSchemaConstraint(
 function parsedSchema(text: string): Readonly<Record<string, unknown>> {
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
+    if (isRecord(value)) return value;
   } catch (cause) {
     throw new FloeError('engine_rejected', `json_schema: is not valid JSON: ${(cause as Error).message}`, {}, cause);
   }

@@ -1,4 +1,4 @@
-import { fieldError, parseAs } from '@floe-rl/core';
+import { fieldError, isRecord, parseAs } from '@floe-rl/core';
 import { z } from 'zod';
 import { type GroupFile, groupFileSchema, SPLITS, type Split } from './group-file.ts';
 import { interpolate } from './interpolate.ts';
@@ -182,5 +182,5 @@ function sizeOf({ num_env_groups, group_size }: z.infer<typeof managerSchema>): 
 }
 
 function objectOf(value: unknown): Content {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Content) : {};
+  return isRecord(value) ? value : {};
 }

@@ -1,4 +1,10 @@
-import type { AssistantMessage, ChatMessage, ChatTool, ContentPart } from '@floe-rl/core/schema';
+import {
+  type AssistantMessage,
+  type ChatMessage,
+  type ChatTool,
+  type ContentPart,
+  contentText,
+} from '@floe-rl/core/schema';
 import { z } from 'zod';
 
 /** Names of routes of a resources server, which no tool may have. */
@@ -50,7 +56,7 @@ export function requestOf({ responses_create_params: { input, instructions, tool
   return {
     messages: [
       ...(system === '' ? [] : [{ role: 'system' as const, content: system }]),
-      ...items.map((item) => messageOf(item)),
+      ...items.map((item) => chatMessageOf(item)),
     ],
     tools: tools.map(({ name, description, parameters }) => ({
       type: 'function',
@@ -59,7 +65,7 @@ export function requestOf({ responses_create_params: { input, instructions, tool
   };
 }
 
-function messageOf(item: Item): ChatMessage {
+function chatMessageOf(item: Item): ChatMessage {
   if (item.type === 'function_call') {
     const { call_id: id, name, arguments: json } = item;
     const call = { id, type: 'function' as const, function: { name, arguments: json } };
@@ -68,18 +74,13 @@ function messageOf(item: Item): ChatMessage {
   if (item.type === 'function_call_output') return { role: 'tool', tool_call_id: item.call_id, content: item.output };
   const { content, role } = item;
   const parts = typeof content === 'string' ? content : content.map(partOf);
-  if (role === 'assistant') return { role, content: textOf(parts) };
+  if (role === 'assistant') return { role, content: contentText(parts) };
   return { role: role === 'developer' ? 'system' : role, content: parts };
 }
 
 function partOf(part: z.output<typeof partSchema>): ContentPart {
   if (part.type === 'input_image') return { type: 'image_url', image_url: { url: part.image_url } };
   return { type: 'text', text: part.text };
-}
-
-function textOf(content: string | readonly ContentPart[]): string {
-  if (typeof content === 'string') return content;
-  return content.map((part) => (part.type === 'text' ? part.text : '')).join('');
 }
 
 /** Returns a reply of the policy as items of OpenAI's Responses form. `index` is its number in the episode. */
@@ -109,7 +110,7 @@ export function outputItemsOf(messages: readonly ChatMessage[]): object[] {
 }
 
 function asText(content: ChatMessage['content']): string {
-  return content === null ? '' : textOf(content);
+  return contentText(content);
 }
 
 /** Returns a response in OpenAI's form, as resources servers grade it. `now` is the Unix time in seconds. */

@@ -1,4 +1,4 @@
-import { backoffMs, FloeError, parseJson, sleep, systemClock } from '@floe-rl/core';
+import { backoffMs, FloeError, isRecord, parseJson, sleep, systemClock } from '@floe-rl/core';
 import type { AssistantMessage, ChatMessage, ChatTool, Content, ToolCall } from '@floe-rl/core/schema';
 import type { Environment, EnvironmentServices, Observation, StepResult } from '../environment.ts';
 import { type RemoteFields, type RemoteKind, type RemoteService, remoteService, worldFailed } from './service.ts';
@@ -179,8 +179,7 @@ export function answeredInText({ tool_calls: calls = [] }: AssistantMessage, con
 function argumentsOf(json: string): Record<string, unknown> | null {
   try {
     const value = parseJson(json, MAX_VALUES);
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
-    return isObject ? (value as Record<string, unknown>) : null;
+    return isRecord(value) ? value : null;
   } catch (error) {
     if (FloeError.is(error)) return null;
     throw error;

@@ -53,7 +53,7 @@ export const codeSearchToolset = defineToolset({
         const matches = await search.find({ text: query, path, count }, signal);
         add(`code_search.${matches.kind ?? 'nothing'}`);
         return [
-          ...textOf(matches),
+          ...matchLines(matches),
           ...(omitted > 0 ? [`[${omitted} files are too large or too many and are not searched]`] : []),
           `[Hint: ${hintFor(matches)}]`,
         ].join('\n\n');
@@ -85,7 +85,7 @@ function defaultFolder(): string {
   return join(homedir(), '.cache', 'floe', 'code-index');
 }
 
-function textOf({ hits, total, uses, useCount }: CodeMatches): string[] {
+function matchLines({ hits, total, uses, useCount }: CodeMatches): string[] {
   const rest = total > hits.length ? [`(${total - hits.length} more)`] : [];
   const places = uses.map(({ path, line }) => `${path}:${line}`).join(', ');
   const more = useCount > uses.length ? ` and ${useCount - uses.length} more` : '';

@@ -1,4 +1,5 @@
 import { FloeError, fieldError } from '@floe-rl/core';
+import { contentText } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { contentOf, stepTools } from '../step-tool.ts';
 import { defineToolset } from '../toolset.ts';
@@ -17,10 +18,7 @@ export const environmentToolset = defineToolset({
     const observation = await environment.reset(seed);
     if (observation === null) throw new FloeError('unsupported', 'environment: no episode for this seed');
     const first = contentOf(observation.messages);
-    const text =
-      typeof first === 'string'
-        ? first
-        : first.map((part) => (part.type === 'text' ? part.text : '[image]')).join('\n');
+    const text = contentText(first, { separator: '\n', image: '[image]' });
     const instructions = [observation.introduction ?? '', text].filter((part) => part !== '').join('\n\n');
     return { tools: stepTools(environment, observation), ...(instructions === '' ? {} : { instructions }) };
   },

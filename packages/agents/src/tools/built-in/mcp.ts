@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, messageOf } from '@floe-rl/core';
 import type { McpServer } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { declarationOf } from '../checked-arguments.ts';
@@ -80,7 +80,7 @@ function toolOf(
   try {
     validatorOf(parameters);
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     throw refusal(`the MCP server ${server}: the schema of ${name} is invalid, so it must be in \`deny\`: ${message}`);
   }
   return {

@@ -1,6 +1,6 @@
+import { isRecord } from '@floe-rl/core';
 import type { ToolCall } from '@floe-rl/core/schema';
 import type { CanonicalReply } from '../dialect.ts';
-import { isJsonObject } from '../json-object.ts';
 
 export function encodeMessagesReply(reply: CanonicalReply): string {
   const { message } = reply;
@@ -30,7 +30,7 @@ function inputJson(call: ToolCall): string {
   const raw = call.function.arguments;
   if (raw.trim() === '') return '{}';
   try {
-    if (isJsonObject(JSON.parse(raw))) return raw;
+    if (isRecord(JSON.parse(raw))) return raw;
   } catch {
     // Arguments that are not JSON are stored in an object by the return statement after this block.
   }

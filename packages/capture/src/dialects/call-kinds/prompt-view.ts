@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import type { ChatMessage, ChatTool, Content, ResponseFormat } from '@floe-rl/core/schema';
+import { type ChatMessage, type ChatTool, contentText, type ResponseFormat } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { jsonObjectSchema } from '../json-object.ts';
 
@@ -36,7 +36,7 @@ export class PromptView {
     this.prompt = prompt;
     this.toolCount = prompt.tools.length;
     const first = prompt.messages[0];
-    this.system = first?.role === 'system' ? textOf(first.content) : '';
+    this.system = first?.role === 'system' ? contentText(first.content, { separator: '\n' }) : '';
   }
 
   hasTool(name: string): boolean {
@@ -46,7 +46,7 @@ export class PromptView {
   /** Returns the text of the last message when it is a user message; otherwise an empty string, also after a tool result. */
   lastUserText(): string {
     const last = this.prompt.messages.at(-1);
-    return last?.role === 'user' ? textOf(last.content) : '';
+    return last?.role === 'user' ? contentText(last.content, { separator: '\n' }) : '';
   }
 
   /** Whether the conversation contains an assistant message. */
@@ -92,9 +92,4 @@ export function threadOfId(id: string): string {
 
 function digestOf(text: string): string {
   return createHash('sha256').update(text).digest('hex').slice(0, DIGEST_DIGITS);
-}
-
-function textOf(content: Content): string {
-  if (typeof content === 'string') return content;
-  return content.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n');
 }

@@ -1,4 +1,5 @@
-import { isJsonObject, type JsonObject } from '../json-object.ts';
+import { isRecord } from '@floe-rl/core';
+import type { JsonObject } from '../json-object.ts';
 import type { WireContent } from './schema.ts';
 
 /** A tool call of an assistant turn. `hasWireId` is true when the client sent the id, and false when {@link CallIds} generated it. */
@@ -106,7 +107,7 @@ export function argsJson(raw: string): string {
   if (raw.trim() === '') return '{}';
   try {
     const parsed: unknown = JSON.parse(raw);
-    if (isJsonObject(parsed) && unwrapArgs(parsed) === null) return raw;
+    if (isRecord(parsed) && unwrapArgs(parsed) === null) return raw;
   } catch {
     // Arguments that are not JSON are stored in an object by the return statement after this block.
   }
@@ -125,7 +126,7 @@ export function argumentText(args: JsonObject): string {
 function unwrapArgs(args: JsonObject): string | null {
   if (!Object.hasOwn(args, UNPARSED_KEY) || Object.keys(args).length !== 1) return null;
   const inner = args[UNPARSED_KEY];
-  if (!isJsonObject(inner) || Object.keys(inner).length !== 2) return null;
+  if (!isRecord(inner) || Object.keys(inner).length !== 2) return null;
   const { raw, len } = inner;
   return typeof raw === 'string' && len === raw.length ? raw : null;
 }

@@ -1,4 +1,5 @@
-import { isJsonObject, type JsonObject } from '../json-object.ts';
+import { isRecord } from '@floe-rl/core';
+import type { JsonObject } from '../json-object.ts';
 
 /**
  * Maps the type names of Google, which are upper case, to those of JSON Schema. JSON Schema has no upper-case type names, so the conversion
@@ -47,14 +48,14 @@ function convertedValue(key: string, value: unknown): unknown {
   if (COUNTS.has(key)) return typeof value === 'string' && /^\d{1,15}$/.test(value) ? Number(value) : value;
   if (SCHEMAS.has(key)) return subschema(value);
   if (SCHEMA_LISTS.has(key)) return Array.isArray(value) ? value.map(subschema) : value;
-  if (SCHEMAS_BY_NAME.has(key) && isJsonObject(value)) {
+  if (SCHEMAS_BY_NAME.has(key) && isRecord(value)) {
     return Object.fromEntries(Object.entries(value).map(([name, schema]) => [name, subschema(schema)]));
   }
   return value;
 }
 
 function subschema(value: unknown): unknown {
-  return isJsonObject(value) ? jsonSchemaOf(value) : value;
+  return isRecord(value) ? jsonSchemaOf(value) : value;
 }
 
 function typeName(value: unknown): unknown {

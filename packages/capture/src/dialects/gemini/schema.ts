@@ -1,6 +1,7 @@
+import { isRecord } from '@floe-rl/core';
 import { z } from 'zod';
 import type { HarmlessFields } from '../ignored-fields.ts';
-import { isJsonObject, type JsonObject, jsonObjectSchema } from '../json-object.ts';
+import { type JsonObject, jsonObjectSchema } from '../json-object.ts';
 
 /** Name of this kind of request in error messages. */
 export const REQUEST_NAME = 'generate content request';
@@ -15,12 +16,12 @@ function aliased<Shape extends z.ZodRawShape>(shape: Shape) {
     const snake = camel.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
     if (snake !== camel) spellings.set(snake, camel);
   }
-  return z.preprocess((value) => (isJsonObject(value) ? inCamelCase(value, spellings) : value), z.object(shape));
+  return z.preprocess((value) => (isRecord(value) ? inCamelCase(value, spellings) : value), z.object(shape));
 }
 
 /** Returns an object with the names of its fields in camelCase. */
 export function withCamelCaseNames(value: unknown): JsonObject {
-  if (!isJsonObject(value)) return {};
+  if (!isRecord(value)) return {};
   const camel = (name: string): string => name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
   return Object.fromEntries(Object.entries(value).map(([name, field]) => [camel(name), field]));
 }
@@ -42,7 +43,7 @@ function inCamelCase(value: JsonObject, spellings: ReadonlyMap<string, string>):
  * write `parts` in this form.
  */
 function listOf<Item extends z.ZodType>(item: Item, min = 0) {
-  return z.preprocess((value) => (isJsonObject(value) ? [value] : value), z.array(item).min(min));
+  return z.preprocess((value) => (isRecord(value) ? [value] : value), z.array(item).min(min));
 }
 
 const inlineData = aliased({ mimeType: z.string(), data: z.string() }).nullish();

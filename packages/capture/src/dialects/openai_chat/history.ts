@@ -10,7 +10,7 @@ export function addMessage(conversation: Conversation, message: WireMessage, at:
     case 'system':
     case 'developer':
       if (message.role === 'developer') conversation.note('developer message sent as system');
-      conversation.system(textOf(conversation, partsOf(conversation, message.content, at)));
+      conversation.system(textWithoutImages(conversation, partsOf(conversation, message.content, at)));
       return;
     case 'user':
       conversation.user(contentOf(partsOf(conversation, message.content, at)));
@@ -31,7 +31,8 @@ function assistantOf(conversation: Conversation, message: WireAssistant, at: str
     throw new FloeError('unsupported', `${at}.function_call: a legacy call; send tool_calls instead`);
   }
   // The text of a refusal is in a separate field. It becomes the content when the message has no other text.
-  const content = textOf(conversation, partsOf(conversation, message.content, at)) || (message.refusal ?? '');
+  const content =
+    textWithoutImages(conversation, partsOf(conversation, message.content, at)) || (message.refusal ?? '');
   const reasoning = message.reasoning_content ?? message.reasoning ?? '';
   const calls = (message.tool_calls ?? []).map((call, index) => callOf(call, `${at}.tool_calls.${index}`));
   return {
@@ -73,7 +74,7 @@ function partsOf(conversation: Conversation, content: unknown, at: string): Cont
   return parts;
 }
 
-function textOf(conversation: Conversation, parts: readonly ContentPart[]): string {
+function textWithoutImages(conversation: Conversation, parts: readonly ContentPart[]): string {
   const texts = parts.filter((part) => part.type === 'text');
   if (texts.length < parts.length) conversation.note('image outside a user message dropped');
   const content: Content = contentOf(texts);

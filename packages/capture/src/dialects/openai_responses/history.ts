@@ -1,4 +1,4 @@
-import { FloeError, parseAs } from '@floe-rl/core';
+import { FloeError, isRecord, parseAs } from '@floe-rl/core';
 import type { AssistantMessage, ContentPart, ToolCall } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { type Conversation, contentOf } from '../conversation.ts';
@@ -15,7 +15,7 @@ import {
   messageSchema,
   outputSchema,
   partSchema,
-  quoted,
+  quotedStart,
   REQUEST_NAME,
   reasoningSchema,
   violation,
@@ -143,7 +143,7 @@ export class History {
         return;
       default:
         if (!HOSTED_ITEMS.has(type))
-          throw new FloeError('unsupported', `${at}.type: unknown item type ${quoted(type)}`);
+          throw new FloeError('unsupported', `${at}.type: unknown item type ${quotedStart(type)}`);
         this.conversation.note(`hosted item ${type} dropped`);
     }
   }
@@ -238,7 +238,7 @@ export class History {
  * schema is used, because this check runs for every item of a history on every request.
  */
 function typeOf(item: unknown, at: string): string {
-  if (typeof item !== 'object' || item === null || Array.isArray(item)) throw violation(at, 'expected an object');
+  if (!isRecord(item)) throw violation(at, 'expected an object');
   if ('type' in item && item.type !== undefined && item.type !== null) {
     if (typeof item.type !== 'string') throw violation(`${at}.type`, 'expected a string');
     return item.type;

@@ -3,7 +3,7 @@ import type { ToolCall } from '@floe-rl/core/schema';
 import type { CallContext, RecordedReply } from '../dialect.ts';
 import { type ParsedItemId, parseItemId } from './identifiers.ts';
 import { hasMessageItem } from './reply.ts';
-import { quoted, REQUEST_NAME, referenceSchema, violation } from './schema.ts';
+import { quotedStart, REQUEST_NAME, referenceSchema, violation } from './schema.ts';
 
 /** An item of an earlier reply, with its text or arguments as sampled. */
 type ReferencedItem =
@@ -28,9 +28,9 @@ export class ItemReferences {
     const parsed = parseItemId(id);
     const reply = parsed === null ? null : (this.recorded?.(parsed.completionId) ?? null);
     const item = parsed === null || reply === null ? null : itemOf(id, parsed, reply);
-    if (parsed === null || item === null) throw violation(`${at}.id`, `no item ${quoted(id)} in this session`);
+    if (parsed === null || item === null) throw violation(`${at}.id`, `no item ${quotedStart(id)} in this session`);
     const key = JSON.stringify(parsed);
-    if (this.resolved.has(key)) throw violation(`${at}.id`, `a second reference to the item ${quoted(id)}`);
+    if (this.resolved.has(key)) throw violation(`${at}.id`, `a second reference to the item ${quotedStart(id)}`);
     this.resolved.add(key);
     return item;
   }

@@ -9,7 +9,7 @@ import type { HarmlessFields } from '../ignored-fields.ts';
 export const REQUEST_NAME = 'responses request';
 
 /** Quotes a client's text for an error message: at most 64 characters, with control characters escaped. */
-export function quoted(text: string): string {
+export function quotedStart(text: string): string {
   return JSON.stringify(text.slice(0, 64));
 }
 

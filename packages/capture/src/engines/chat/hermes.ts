@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, isRecord } from '@floe-rl/core';
 import type { AssistantMessage, EngineSpec, ToolCall } from '@floe-rl/core/schema';
 import { assistantMessage, contentWithCalls } from './messages.ts';
 
@@ -95,7 +95,7 @@ function callOf(text: string, start: number, { end, entries }: ScannedObject): T
   const { name, arguments: values } = parsed as { name?: unknown; arguments?: unknown };
   if (typeof name !== 'string' || name === '') return null;
   if (values === undefined) return { name, arguments: '{}' };
-  if (typeof values !== 'object' || values === null || Array.isArray(values)) return null;
+  if (!isRecord(values)) return null;
   // Of several keys with the same name, the last one counts, as in JSON.parse.
   const entry = entries?.findLast(({ key }) => JSON.parse(text.slice(key.start, key.end)) === 'arguments');
   return entry === undefined ? null : { name, arguments: text.slice(entry.value.start, entry.value.end) };

@@ -33,7 +33,7 @@ export function parseChatReply(body: Buffer): GenerateReply {
   const reply = parseWith(replySchema, parseReplyJson(body, null));
   const [choice] = reply.choices;
   if (choice === undefined) throw invalidReply('choices is empty');
-  return textReply(messageOf(choice.message), choice.finish_reason, reply.usage);
+  return textReply(assistantMessageOf(choice.message), choice.finish_reason, reply.usage);
 }
 
 /**
@@ -80,7 +80,7 @@ export function finishReasonOf(reason: string, message: AssistantMessage): Finis
   }
 }
 
-export function messageOf(message: z.output<typeof messageSchema>): AssistantMessage {
+export function assistantMessageOf(message: z.output<typeof messageSchema>): AssistantMessage {
   const reasoning = message.reasoning_content ?? message.reasoning ?? '';
   // A refusal is also text that the model sampled, but it arrives in the separate field `refusal`.
   return assistantMessage(message.content ?? message.refusal ?? '', reasoning, toolCallsFrom(message.tool_calls));

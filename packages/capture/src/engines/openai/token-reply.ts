@@ -10,7 +10,7 @@ import {
   usageSchema,
 } from '../chat/reply-tokens.ts';
 import { checkedReply, type ParsedReply, stopReasonSchema } from '../vllm/reply.ts';
-import { finishReasonOf, messageOf, messageSchema } from './reply.ts';
+import { assistantMessageOf, finishReasonOf, messageSchema } from './reply.ts';
 
 const replySchema = z.looseObject({
   model: z.string().nullish(),
@@ -51,7 +51,7 @@ export function parseTokenReply(
   const json = parseWith(replySchema, parseReplyJson(body, scanned));
   if (models !== null) assertReplyModel(json.model, models);
   const [choice] = json.choices;
-  const message = messageOf(choice.message);
+  const message = assistantMessageOf(choice.message);
   const stopReason = choice.stop_reason ?? choice.matched_stop;
   const reply = checkedReply({
     promptIds: idsFrom(json.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids'),

@@ -114,7 +114,7 @@ export function parseChatReply(
     },
     options.ends,
   );
-  return { ...sampled, message: messageOf(choice.message) };
+  return { ...sampled, message: assistantMessageOf(choice.message) };
 }
 
 /**
@@ -144,7 +144,11 @@ function promptOf({ sglext }: ForeignReply, choice: ForeignChoice, scanned: Scan
     : idsFrom(choice.prompt_token_ids, scanned, 'prompt_token_ids');
 }
 
-function messageOf({ content, reasoning_content, tool_calls }: z.output<typeof messageSchema>): AssistantMessage {
+function assistantMessageOf({
+  content,
+  reasoning_content,
+  tool_calls,
+}: z.output<typeof messageSchema>): AssistantMessage {
   const calls = toolCallsFrom(tool_calls);
   return assistantMessage(contentWithCalls(content ?? '', calls), reasoning_content ?? '', calls);
 }

@@ -1,4 +1,4 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, messageOf } from '@floe-rl/core';
 import type { ChatMessage, Content } from '@floe-rl/core/schema';
 import { Template } from '@huggingface/jinja';
 import type { RenderRequest } from '../engine.ts';
@@ -41,7 +41,7 @@ export class ChatTemplate {
         ...this.specialTokens,
       });
     } catch (cause) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
+      const reason = messageOf(cause);
       throw new FloeError('engine_rejected', `the chat template refuses the messages: ${reason}`, {}, cause);
     }
   }

@@ -188,7 +188,7 @@ export function parseChatReply(body: Buffer, context: ReplyContext): ParsedReply
     responseIds,
     logprobs: logprobEntriesFrom(choice.logprobs?.content, logprobs),
     versions: choice.weight_versions,
-    message: messageOf(choice.message),
+    message: assistantMessageOf(choice.message),
     finishReason: choice.finish_reason,
     stopReason: choice.stop_reason,
     usage: reply.usage,
@@ -208,7 +208,7 @@ export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply
     responseLogprobs: new Float32Array(0),
     versionSpans: [],
     routedExperts: null,
-    message: messageOf(choice.message),
+    message: assistantMessageOf(choice.message),
     finishReason: finishReasonFrom(choice.finish_reason),
     stop: typeof reason === 'string' ? { kind: 'string', text: reason } : null,
     usage: usageFrom(reply.usage),
@@ -241,7 +241,7 @@ export function parseDerendered(body: Buffer, context: ReplyContext, idCount: nu
   if (counted !== idCount) {
     throw invalidReply(`the derendered message is of ${counted} ids, not of the ${idCount} that were sent`);
   }
-  return messageOf(reply.choices[0].message);
+  return assistantMessageOf(reply.choices[0].message);
 }
 
 const derenderedChunkSchema = z.looseObject({
@@ -269,7 +269,7 @@ export function parseDerenderedChunk(body: Buffer, context: ReplyContext): Strea
   return { reasoning: reasoning ?? reasoning_content ?? '', text: content ?? '', hasCalls: (calls ?? []).length > 0 };
 }
 
-function messageOf({
+function assistantMessageOf({
   content,
   reasoning,
   reasoning_content,

@@ -11,7 +11,7 @@ import {
   Semaphore,
   wellFormed,
 } from '@floe-rl/core';
-import { quoted } from '../session/request-limits.ts';
+import { shortened } from '../session/request-limits.ts';
 import { unpackZstd } from './zstd.ts';
 
 /** Maximum size of a request body in bytes. It suffices for a conversation of a million tokens of text with images. */
@@ -163,7 +163,7 @@ export async function decodeBody(body: Buffer, encoding: string | undefined, bud
   const unpack = ENCODINGS.get(name);
   if (unpack === undefined) {
     const known = [...ENCODINGS.keys()].join(', ');
-    throw new FloeError('bad_request', `content-encoding ${quoted(name)} is not supported; there is ${known}`);
+    throw new FloeError('bad_request', `content-encoding ${shortened(name)} is not supported; there is ${known}`);
   }
   try {
     budget.take(body.length);

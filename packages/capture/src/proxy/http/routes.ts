@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream';
 import { FloeError } from '@floe-rl/core';
 import type { Dialect, RouteKind } from '../../dialects/dialect.ts';
 import { matchRoute, type RouteMatch } from '../../dialects/registry.ts';
-import { quoted } from '../session/request-limits.ts';
+import { shortened } from '../session/request-limits.ts';
 
 /** Maximum number of headers in one request. Harnesses send about forty. */
 export const MAX_HEADERS = 200;
@@ -138,9 +138,9 @@ export function routeKindOf(match: RouteMatch, method: string): RouteKind | null
  */
 export function unknownRoute(match: RouteMatch, method: string, path: string, response: ServerResponse): FloeError {
   const allow = match.found ? [] : match.allow;
-  if (allow.every((other) => other === 'HEAD')) return new FloeError('not_found', `no such path: ${quoted(path)}`);
+  if (allow.every((other) => other === 'HEAD')) return new FloeError('not_found', `no such path: ${shortened(path)}`);
   response.setHeader('allow', allow.join(', '));
-  return new FloeError('method_not_allowed', `${quoted(path)} takes ${allow.join(', ')}, not ${method}`);
+  return new FloeError('method_not_allowed', `${shortened(path)} takes ${allow.join(', ')}, not ${method}`);
 }
 
 /**

@@ -1,6 +1,6 @@
 import { mkdir, readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Clock, FloeError, MIB, nextEventLoopTurn, systemClock } from '@floe-rl/core';
+import { type Clock, FloeError, MIB, messageOf, nextEventLoopTurn, systemClock } from '@floe-rl/core';
 import { z } from 'zod';
 import { chooseBase, encodeCompletion } from '../../tokens/codec.ts';
 import type { Completion } from '../../tokens/completion.ts';
@@ -176,7 +176,7 @@ export class CaptureJournal implements CompletionJournal {
       try {
         await this.write(batch);
       } catch (cause) {
-        const error = unavailable(`cannot write: ${cause instanceof Error ? cause.message : String(cause)}`, cause);
+        const error = unavailable(`cannot write: ${messageOf(cause)}`, cause);
         for (const entry of batch) entry.reject(error);
         continue;
       }

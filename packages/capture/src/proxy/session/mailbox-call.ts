@@ -1,4 +1,4 @@
-import { FloeError, fieldError } from '@floe-rl/core';
+import { FloeError, fieldError, isRecord } from '@floe-rl/core';
 import { plainContext } from '../../dialects/dialect.ts';
 import { openaiChat } from '../../dialects/openai_chat/dialect.ts';
 import { parseBody } from '../http/body.ts';
@@ -29,10 +29,10 @@ export function mailboxError(error: FloeError): string {
 }
 
 function requestOf(session: ProxySession, body: unknown): ReturnType<typeof openaiChat.parseRequest> {
-  if (typeof body !== 'object' || body === null || Array.isArray(body)) {
+  if (!isRecord(body)) {
     throw new FloeError('schema_violation', 'the request is not a JSON object');
   }
-  const { [HEADERS_FIELD]: headers = {}, ...rest } = body as Record<string, unknown>;
+  const { [HEADERS_FIELD]: headers = {}, ...rest } = body;
   if (!isHeaders(headers)) {
     throw fieldError(HEADERS_FIELD, 'must be an object of texts');
   }

@@ -1,7 +1,7 @@
 import { type FloeError, fieldError } from '@floe-rl/core';
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
 import type { Completion } from '../../tokens/completion.ts';
-import { quoted } from './request-limits.ts';
+import { shortened } from './request-limits.ts';
 
 /**
  * Replaces a request's reference to a previous response by the conversation of that response: its messages and its reply, followed by the
@@ -37,6 +37,6 @@ export function withPreviousResponse(
 }
 
 function unknownResponse(completionId: string): FloeError {
-  const message = `no response ${quoted(completionId)} in this session`;
-  return fieldError('previous_response_id', message, { details: { unknown_response: quoted(completionId) } });
+  const message = `no response ${shortened(completionId)} in this session`;
+  return fieldError('previous_response_id', message, { details: { unknown_response: shortened(completionId) } });
 }

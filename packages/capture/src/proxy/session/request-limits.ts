@@ -4,7 +4,7 @@ import type { CanonicalRequest } from '../../dialects/dialect.ts';
 /** Maximum number of characters of a client's text that an error message repeats, because such a text may be as long as a request body. */
 const MAX_QUOTED_CHARS = 128;
 
-export function quoted(text: string): string {
+export function shortened(text: string): string {
   return text.length <= MAX_QUOTED_CHARS ? text : `${text.slice(0, MAX_QUOTED_CHARS)}…`;
 }
 
@@ -22,7 +22,7 @@ export function refuseModel(requested: string, model: string, aliases: readonly 
   if (requested === model || aliases.includes(requested)) return;
   if (aliases.includes('*') && requested.length <= MAX_MODEL_CHARS) return;
   const served = [model, ...aliases].join(', ');
-  throw new FloeError('not_found', `no such model: ${quoted(requested)}; there is ${served}`);
+  throw new FloeError('not_found', `no such model: ${shortened(requested)}; there is ${served}`);
 }
 
 /**

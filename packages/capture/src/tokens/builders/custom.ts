@@ -1,4 +1,4 @@
-import { FloeError, fieldError, parseAs } from '@floe-rl/core';
+import { FloeError, fieldError, messageOf, parseAs } from '@floe-rl/core';
 import { constrainedSpanSchema, versionSpanSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import type { GraphNode, TokenGraph } from '../graph.ts';
@@ -108,7 +108,7 @@ function partsOf(where: string, createBuilder: unknown): z.infer<typeof partsSch
   try {
     return parseAs(partsSchema, createBuilder(KIT), 'what createBuilder returned');
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     throw new FloeError('setup_failed', `${where}: ${message}`, {}, error);
   }
 }
@@ -122,6 +122,6 @@ function checked(name: string, graph: TokenGraph, result: unknown): BuildResult 
 }
 
 function failed(name: string, error: unknown): FloeError {
-  const message = error instanceof Error ? error.message : String(error);
+  const message = messageOf(error);
   return new FloeError('builder_failed', `builder ${name}: ${message}`, { builder: name }, error);
 }

@@ -1,7 +1,7 @@
 import { rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type OpenAppendFile, openAppendFile } from '@floe-rl/capture';
-import { MIB } from '@floe-rl/core';
+import { MIB, messageOf } from '@floe-rl/core';
 
 /** Number of free bytes below which a disk counts as full. Each session needs disk space for its sandbox and its records. */
 const MIN_FREE_BYTES = 16 * MIB;
@@ -56,7 +56,7 @@ export class DiskWatch {
       this.failed = false;
       return null;
     } catch (error) {
-      return `the disk of ${this.dir} refuses writes: ${error instanceof Error ? error.message : String(error)}`;
+      return `the disk of ${this.dir} refuses writes: ${messageOf(error)}`;
     }
   }
 

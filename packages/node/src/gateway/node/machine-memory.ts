@@ -15,18 +15,18 @@ export function machineMemoryMb(procDir = '/proc/self', groupsDir = '/sys/fs/cgr
 }
 
 function groupLimits(procDir: string, groupsDir: string): number[] {
-  const path = /^0::(.*)$/m.exec(textOf(join(procDir, 'cgroup')))?.[1];
+  const path = /^0::(.*)$/m.exec(fileText(join(procDir, 'cgroup')))?.[1];
   if (path === undefined) return [];
   const limits: number[] = [];
   for (let group = join('/', path); ; group = dirname(group)) {
-    const limit = Number.parseInt(textOf(join(groupsDir, group, 'memory.max')), 10);
+    const limit = Number.parseInt(fileText(join(groupsDir, group, 'memory.max')), 10);
     if (!Number.isNaN(limit)) limits.push(limit);
     if (group === '/') return limits;
   }
 }
 
 /** Returns the content of a file; an empty text when the file cannot be read. */
-function textOf(path: string): string {
+function fileText(path: string): string {
   try {
     return readFileSync(path, 'utf8');
   } catch {

@@ -10,7 +10,7 @@ import {
   type EngineKinds,
   engineModule,
 } from '@floe-rl/capture';
-import { asFloeError, type Clock, FloeError, fieldError } from '@floe-rl/core';
+import { asFloeError, type Clock, FloeError, fieldError, messageOf } from '@floe-rl/core';
 import type { TaskRequest } from '@floe-rl/core/schema';
 import {
   customEvaluator,
@@ -87,7 +87,7 @@ export async function importModule(key: string, path: string): Promise<Record<st
   try {
     return (await import(pathToFileURL(resolve(path)).href)) as Record<string, unknown>;
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
+    const message = messageOf(error);
     throw new FloeError('setup_failed', `${key}: ${path} cannot be loaded: ${message}`, { key, path }, error);
   }
 }

@@ -1,7 +1,7 @@
 import { link, mkdir, readdir, readFile, rm, unlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { encodeFrame, openAppendFile, readFrames } from '@floe-rl/capture';
-import { FloeError, parseAs, parseJson } from '@floe-rl/core';
+import { FloeError, messageOf, parseAs, parseJson } from '@floe-rl/core';
 import { idSchema, type Lease, leaseSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 
@@ -71,7 +71,7 @@ export class AttemptRecords {
       }
     } catch (cause) {
       await rm(path, { force: true }).catch(() => {});
-      const why = cause instanceof Error ? cause.message : String(cause);
+      const why = messageOf(cause);
       throw new FloeError('store_unavailable', `the start of the attempt cannot be recorded: ${why}`, {}, cause);
     }
   }

@@ -155,7 +155,7 @@ async function packContext(archive: Pack, entries: readonly Entry[], context: st
 function requireSuccess(reference: string, status: number, text: string): void {
   const output: string[] = [];
   for (const line of text.split('\n')) {
-    const { stream, error, message } = messageOf(line);
+    const { stream, error, message } = buildMessageOf(line);
     if (stream !== undefined) output.push(stream);
     const reason = error ?? (status >= 300 ? message : undefined);
     if (reason !== undefined) throw buildError(reference, reason, output);
@@ -165,7 +165,7 @@ function requireSuccess(reference: string, status: number, text: string): void {
 
 type BuildMessage = { readonly stream?: string; readonly error?: string; readonly message?: string };
 
-function messageOf(line: string): BuildMessage {
+function buildMessageOf(line: string): BuildMessage {
   try {
     const value: unknown = JSON.parse(line);
     return typeof value === 'object' && value !== null ? value : {};

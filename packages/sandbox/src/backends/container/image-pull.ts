@@ -65,7 +65,7 @@ export class ImagePulls {
     let reason: string | null = null;
     // The reply has one JSON object per line, most of which report progress.
     for (const line of body.toString().split('\n')) {
-      const { error, message } = messageOf(line);
+      const { error, message } = pullMessageOf(line);
       reason = error ?? (status >= 300 ? message : undefined) ?? reason;
     }
     return reason ?? (status >= 300 ? `the container engine replied with status ${status}` : null);
@@ -77,7 +77,7 @@ function pullError(code: ErrorCode, name: string, reason: string): FloeError {
   return new FloeError(code === 'overloaded' ? 'runtime_failed' : code, message, { image: name, reason });
 }
 
-function messageOf(line: string): { readonly error?: string; readonly message?: string } {
+function pullMessageOf(line: string): { readonly error?: string; readonly message?: string } {
   try {
     const value: unknown = JSON.parse(line);
     return typeof value === 'object' && value !== null ? value : {};

@@ -83,7 +83,7 @@ export function pageLines(tree: DevToolsValue, firstNumber: number): PageLine[] 
     const inner = {
       ...(text === null
         ? { depth, above }
-        : { depth: depth + 1, above: `${nameOf(node)} ${textOf(node.value?.value)}` }),
+        : { depth: depth + 1, above: `${nameOf(node)} ${labelText(node.value?.value)}` }),
       isClosed: isClosed || node.role?.value === 'MenuListPopup',
     };
     for (const child of [...(node.childIds ?? [])].reverse()) waiting.push({ id: child, ...inner });
@@ -98,7 +98,7 @@ function lineOf(node: AxNode, above: string): string | null {
   const name = nameOf(node);
   if (role === 'StaticText') return name === '' || above.includes(name) ? null : name;
   if (!isOperated(node) && !(SHOWN.has(role) && (name !== '' || role === 'row'))) return null;
-  const value = textOf(node.value?.value);
+  const value = labelText(node.value?.value);
   const parts = [
     role.toLowerCase(),
     ...(name === '' ? [] : [JSON.stringify(name)]),
@@ -126,10 +126,10 @@ function propertyOf(node: AxNode, name: string): unknown {
 }
 
 function nameOf(node: AxNode): string {
-  return textOf(node.name?.value);
+  return labelText(node.name?.value);
 }
 
-function textOf(value: unknown): string {
+function labelText(value: unknown): string {
   const text = String(value ?? '')
     .replace(/\s+/g, ' ')
     .trim();

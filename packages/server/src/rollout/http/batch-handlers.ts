@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream';
-import { asFloeError, parseJson } from '@floe-rl/core';
+import { asFloeError, isRecord, parseJson } from '@floe-rl/core';
 import type { ExportOptions } from '@floe-rl/data';
 import { batchHead, batchWithRecords, batchWithResults, resultTexts } from '../batches/batch-json.ts';
 import type { BatchFormatter } from '../batches/formatter.ts';
@@ -100,8 +100,8 @@ function formatOptions(text: string): Record<string, unknown> {
   } catch (thrown) {
     throw queryError('options', `must be a JSON object: ${asFloeError(thrown).message}`);
   }
-  if (typeof given !== 'object' || given === null || Array.isArray(given)) {
+  if (!isRecord(given)) {
     throw queryError('options', 'must be a JSON object');
   }
-  return given as Record<string, unknown>;
+  return given;
 }

@@ -1,3 +1,4 @@
+import { shellWord } from '@floe-rl/core';
 import { isEmpty, present, type RequestNotes, refuseUnless, requireValid } from './notes.ts';
 import { type PolarAgent, type PolarMcpServer, polarAgentSchema } from './schema.ts';
 
@@ -37,7 +38,7 @@ export function agentOf(agent: PolarAgent, notes: RequestNotes): AgentFields {
 
 /** Returns a shell script that runs the command in its folder. */
 function commandText({ command, cwd }: { command: string; cwd?: string | null | undefined }): string {
-  return cwd == null ? command : `cd '${cwd.replaceAll("'", `'\\''`)}' || exit\n${command}`;
+  return cwd == null ? command : `cd ${shellWord(cwd)} || exit\n${command}`;
 }
 
 function mcpServerOf({ name, transport, command, args, url }: PolarMcpServer): object {

@@ -1,4 +1,4 @@
-import type { ChatMessage, Trace, Trajectory } from '@floe-rl/core/schema';
+import { type ChatMessage, contentText, type Trace, type Trajectory } from '@floe-rl/core/schema';
 import type { ProrlMessage } from './schema.ts';
 
 /** The conversation of a session: its messages with their token ids, and the tools that the policy had. */
@@ -16,7 +16,7 @@ export function conversationOf(trajectory: Trajectory): Conversation {
   if (last === undefined) return { messages: [], tools: [] };
   const all = [...last.prompt_messages, ...last.response_messages];
   const sequence = [...last.prompt_ids, ...last.response_ids];
-  const messages = all.map((message) => messageOf(message));
+  const messages = all.map((message) => prorlMessageOf(message));
   let end = 0;
   for (const [index, call] of callsByMessage(calls.length === 0 ? [last] : calls, all.length)) {
     const reply = messages[index];
@@ -54,8 +54,8 @@ function assign(messages: ProrlMessage[], index: number, ids: readonly number[])
   if (before !== undefined) messages[index - 1] = { ...before, token_ids: [...before.token_ids, ...ids] };
 }
 
-function messageOf(message: ChatMessage): ProrlMessage {
-  const content = typeof message.content === 'string' ? message.content : textOf(message.content);
+function prorlMessageOf(message: ChatMessage): ProrlMessage {
+  const content = contentText(message.content);
   const calls = message.role === 'assistant' ? message.tool_calls?.map((call) => call.function) : undefined;
   const thinking = message.role === 'assistant' ? message.reasoning_content : undefined;
   return {
@@ -70,8 +70,4 @@ function messageOf(message: ChatMessage): ProrlMessage {
     output_ids: null,
     logprobs: null,
   };
-}
-
-function textOf(parts: Exclude<ChatMessage['content'], string>): string {
-  return (parts ?? []).map((part) => (part.type === 'text' ? part.text : '')).join('');
 }

@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { mkdir, open, opendir, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Clock, FloeError, PRIVATE_DIR_MODE, PRIVATE_FILE_MODE } from '@floe-rl/core';
+import { type Clock, FloeError, messageOf, PRIVATE_DIR_MODE, PRIVATE_FILE_MODE } from '@floe-rl/core';
 import type { BlobRef } from '../rows.ts';
 import { type BlobStore, intactBlob } from './blob-store.ts';
 
@@ -168,7 +168,7 @@ async function runOperation<T>(what: string, work: () => Promise<T>): Promise<T>
     return await work();
   } catch (cause) {
     if (FloeError.is(cause)) throw cause;
-    const reason = cause instanceof Error ? cause.message : String(cause);
+    const reason = messageOf(cause);
     throw new FloeError('store_unavailable', `the blob directory cannot ${what}: ${reason}`, {}, cause);
   }
 }

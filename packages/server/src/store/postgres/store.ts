@@ -1,4 +1,4 @@
-import { type Clock, FloeError } from '@floe-rl/core';
+import { type Clock, FloeError, messageOf } from '@floe-rl/core';
 import pg from 'pg';
 import { OutdatedRead, type QueryBuilder, type SqlFlavor } from '../sql/database.ts';
 import { tablesOver } from '../sql/tables.ts';
@@ -67,7 +67,7 @@ export class PostgresStore implements Store {
     } catch (thrown) {
       await store.close();
       if (FloeError.is(thrown) && !isMisconfigured(thrown)) throw thrown;
-      const reason = thrown instanceof Error ? thrown.message : String(thrown);
+      const reason = messageOf(thrown);
       throw new FloeError('setup_failed', `the database ${shownDatabase(url)} cannot be used: ${reason}`, {}, thrown);
     }
   }

@@ -1,6 +1,6 @@
 import { mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { createPrivateFile, FloeError, PRIVATE_DIR_MODE, restrictToOwner } from '@floe-rl/core';
+import { createPrivateFile, FloeError, messageOf, PRIVATE_DIR_MODE, restrictToOwner } from '@floe-rl/core';
 import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement } from 'kysely';
 import Libsql from 'libsql';
 import { type Database, isAdHoc, type QueryBuilder } from '../sql/database.ts';
@@ -70,7 +70,7 @@ function connect(
   } catch (cause) {
     raw?.close();
     if (FloeError.is(cause)) throw cause;
-    const reason = cause instanceof Error ? cause.message : String(cause);
+    const reason = messageOf(cause);
     throw new FloeError('setup_failed', `the database ${path} cannot be opened: ${reason}`, { path }, cause);
   }
   const opened = raw;
