@@ -1,10 +1,11 @@
 // Checks the rules that biome and knip do not cover: which package and folder may import which, file sizes, calls that read the clock or random
-// numbers, assertions that cannot fail, and banned words. Violations lead to exit status 1; banned words only give warnings.
+// numbers, copies of functions that core has, assertions that cannot fail, and banned words. Violations lead to exit status 1; banned words only give warnings.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkAssertions } from './lint/assertions.ts';
 import { checkCalls } from './lint/calls.ts';
+import { checkCopies } from './lint/copies.ts';
 import { checkCircles, checkImports, readPackages } from './lint/packages.ts';
 import { checkSizes, PRODUCT, sizesOf } from './lint/sizes.ts';
 import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
@@ -37,6 +38,7 @@ const problems = [
   ...checkCircles(packages),
   ...files.flatMap((file) => checkImports(file, packages)),
   ...programs.flatMap(checkCalls),
+  ...programs.flatMap(checkCopies),
   ...files.flatMap(checkAssertions),
   ...files.flatMap(checkTestPlace),
   ...checkSizes(files),

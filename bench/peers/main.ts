@@ -9,7 +9,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { sleep, systemClock } from '@floe-rl/core';
+import { messageOf, sleep, systemClock } from '@floe-rl/core';
 import { type Dispatcher, Pool } from 'undici';
 import { knownNames } from '../../tools/known-names.ts';
 import { type BenchChild, startChild } from '../child.ts';
@@ -299,7 +299,7 @@ async function main(): Promise<void> {
         await checkReply(started);
         contenders.push(contenderOf(peer, started));
       } catch (error) {
-        missing[peer] = (error instanceof Error ? error.message : String(error)).replaceAll(/\s+/g, ' ');
+        missing[peer] = messageOf(error).replaceAll(/\s+/g, ' ');
         console.error(`${peer} cannot run: ${missing[peer]}`);
       }
     }

@@ -1,3 +1,4 @@
+import { messageOf } from '@floe-rl/core';
 // `npm run verify -- clients`: starts `floe up --sim --polar`, sends it the requests that clients of Polar and ProRL Agent send, and checks that
 // its replies have the fields that these clients read. The fields are written down as zod schemas in this folder. No code of Polar or ProRL
 // Agent is run or installed.
@@ -47,7 +48,7 @@ try {
       console.log(`ok    ${name}`);
     } catch (thrown) {
       failed++;
-      console.log(`FAIL  ${name}\n      ${thrown instanceof Error ? thrown.message : String(thrown)}`);
+      console.log(`FAIL  ${name}\n      ${messageOf(thrown)}`);
     }
   }
 } finally {

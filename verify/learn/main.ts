@@ -7,6 +7,7 @@
 // one of the trainer in Python. S counts one for each harness and kind of sabotage. `--quick` runs one seed with the harness shell.
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { messageOf } from '@floe-rl/core';
 import { harnessStatus } from '@floe-rl/node';
 import { harnessDir } from '#floe/commands/home';
 import { takeJsonOption } from '../../tools/json-option.ts';
@@ -66,7 +67,7 @@ for (const plan of plans) {
     for (const problem of problems) console.log(`  ${problem}`);
   } catch (thrown) {
     broken++;
-    console.log(`FAILED  ${name}: ${thrown instanceof Error ? thrown.message : String(thrown)}`);
+    console.log(`FAILED  ${name}: ${messageOf(thrown)}`);
   }
 }
 const honest = done.filter(({ run }) => run.sabotage === null);

@@ -1,7 +1,7 @@
 // Measures the time, CPU and memory that a harness itself uses: runs sessions of the test case `edit`, one after another, with an engine
 // that replies immediately.
 
-import { abortAfter, systemClock } from '@floe-rl/core';
+import { abortAfter, messageOf, systemClock } from '@floe-rl/core';
 import type { CompletionRecord, RuntimeBackend, SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { median } from '../../bench/report.ts';
 import { taskOf } from './cell.ts';
@@ -50,7 +50,7 @@ export async function measureOverhead(reports: readonly Report[], options: Overh
       );
     } catch (error) {
       // A measurement that fails is reported, and the remaining harnesses are still measured.
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = messageOf(error);
       options.onLine(`overhead ${report.variant.label} ${report.dialect}: not measured: ${reason}`);
     }
   }

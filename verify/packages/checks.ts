@@ -1,3 +1,4 @@
+import { messageOf } from '@floe-rl/core';
 import type { Finding } from '../envs/finding.ts';
 
 /** Runs a check and notes what came of it. `run` returns what is printed beside the check, and throws when the check fails. */
@@ -20,6 +21,6 @@ async function found(what: string, run: () => string | Promise<string>): Promise
   try {
     return { what, isPassed: true, detail: await run() };
   } catch (error) {
-    return { what, isPassed: false, detail: error instanceof Error ? error.message : String(error) };
+    return { what, isPassed: false, detail: messageOf(error) };
   }
 }

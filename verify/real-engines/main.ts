@@ -6,6 +6,7 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { messageOf } from '@floe-rl/core';
 import type { EngineKind, EngineSpecInput } from '@floe-rl/core/schema';
 import { countTests, type TestCounts } from '../../tools/vitest.ts';
 import { freePort } from '../services/ports.ts';
@@ -159,7 +160,7 @@ try {
         tested.push({ name: kind === name ? name : `${kind} of ${name}`, spec, binary: server.binary });
       }
     } catch (error) {
-      const message = error instanceof Error ? error.message : String(error);
+      const message = messageOf(error);
       console.error(`${name}: ${message}`);
       rows.push([name, '-', `skipped: ${message.split('\n')[0]}`]);
     }

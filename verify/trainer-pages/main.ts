@@ -10,7 +10,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { systemClock } from '@floe-rl/core';
+import { messageOf, systemClock } from '@floe-rl/core';
 import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { installUv } from '../trainers/install.ts';
@@ -62,7 +62,7 @@ async function outcomeOf(
     const read = readPage(readFileSync(join(PAGES, `${page}.md`), 'utf8'));
     return { noStep: read.noStep, outcome: await runPage(read, folder) };
   } catch (error) {
-    const failure = error instanceof Error ? error.message : String(error);
+    const failure = messageOf(error);
     return { noStep: null, outcome: { commands: 0, printed: [], failure } };
   }
 }

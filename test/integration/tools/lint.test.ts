@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { checkAssertions } from '../../../tools/lint/assertions.ts';
 import { checkCalls } from '../../../tools/lint/calls.ts';
+import { checkCopies } from '../../../tools/lint/copies.ts';
 import {
   checkCircles,
   checkImports,
@@ -93,6 +94,62 @@ describe('calls of undici', () => {
   it('are not confused with types and with exports that make no call', () => {
     const code = "import type { Pool } from 'undici';\nimport { buildConnector, type Agent } from 'undici';";
     expect(reported('packages/client/src/planted.ts', code)).toEqual([]);
+  });
+});
+
+describe('copies of functions that are defined once', () => {
+  const reported = (path: string, code: string): unknown[] =>
+    checkCopies(parseSource(path, `export {};\n${code}\n`)).map(({ line, message }) => [line, message]);
+
+  const PLANTED: readonly (readonly [code: string, remedy: string])[] = [
+    ['export const t = (e: unknown) => (e instanceof Error ? e.message : String(e));', 'import messageOf from'],
+    [
+      "export const t = (v: unknown) => typeof v === 'object' && v !== null && !Array.isArray(v);",
+      'import isRecord from',
+    ],
+    [
+      "export const t = (v: unknown) => typeof v !== 'object' || v === null || Array.isArray(v);",
+      'import isRecord from',
+    ],
+    [
+      "export const t = (c: Part[]) => c.map((p) => (p.type === 'text' ? p.text : '[image]')).join('');",
+      'import contentText from',
+    ],
+    ["export const t = (s: string) => s.replaceAll(\"'\", `'\\\\''`);", 'import shellWord from'],
+    ['export const t = (s: string) => s.replaceAll("\'", "\'\\\\\'\'");', 'import shellWord from'],
+    ["throw new FloeError('schema_violation', message, { issues: [{ path, message }] });", 'import fieldError from'],
+    ["throw new FloeError('unsupported', message, { path, issues }, cause);", 'import fieldError from'],
+  ];
+
+  for (const folder of ['packages/capture/src/engines', 'verify/faults', 'bench']) {
+    it.each(PLANTED)(`are reported in ${folder}: %s`, (code, remedy) => {
+      expect(reported(`${folder}/planted.ts`, code)).toEqual([[2, expect.stringContaining(remedy)]]);
+    });
+  }
+
+  it.each([
+    ['function textOf(): void {}', 'contentText from @floe-rl/core/schema'],
+    ['const messageOf = (): void => {};', 'messageOf from @floe-rl/core'],
+    ['export function quoted(): void {}', 'shellWord from @floe-rl/core'],
+    ['const isObject = function (): void {};', 'isRecord from @floe-rl/core'],
+    ['function isRecord(): void {}', 'isRecord from @floe-rl/core'],
+  ])('are reported by their names, in the product alone: %s', (code, remedy) => {
+    expect(reported('packages/data/src/planted.ts', code)).toEqual([[2, expect.stringContaining(remedy)]]);
+    expect(reported('verify/planted.ts', code)).toEqual([]);
+  });
+
+  it('are not seen in what only resembles them, nor in the file with the definition', () => {
+    const text = [
+      "export const quoted = 'text'.slice(0, 2);",
+      "export const shown = (p: Part) => (p.type === 'text' ? p.text : imageOf(p));",
+      "export const isPair = (v: unknown) => typeof v === 'object' && v !== null;",
+      "throw new FloeError('schema_violation', 'has no name', { path });",
+    ].join('\n');
+    expect(reported('packages/core/src/planted.ts', text)).toEqual([]);
+    for (const name of ['thrown', 'record', 'schema/chat', 'shell-word', 'fields']) {
+      const path = `packages/core/src/${name}.ts`;
+      expect(checkCopies(parseSource(path, readFileSync(join(ROOT, path), 'utf8')))).toEqual([]);
+    }
   });
 });
 

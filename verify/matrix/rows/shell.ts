@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { entryPath } from '@floe-rl/core';
+import { entryPath, shellWord } from '@floe-rl/core';
 import type { Row, ToolCall } from '../row.ts';
 
 /**
@@ -9,7 +9,6 @@ import type { Row, ToolCall } from '../row.ts';
 const AGENT_FILE = '.agent/loop.mjs';
 
 const shell = (command: string): ToolCall => ({ tool: 'shell', arguments: { command } });
-const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
 export const shellRow: Row = {
   harness: 'shell',
@@ -18,9 +17,9 @@ export const shellRow: Row = {
   files: () => ({ [AGENT_FILE]: readFileSync(entryPath(import.meta.url, '../agents/loop.js'), 'utf8') }),
   calls: {
     shell,
-    read: (path) => shell(`cat ${quoted(path)}`),
-    edit: (path, from, to) => shell(`sed -i ${quoted(`s/${from}/${to}/`)} ${quoted(path)}`),
-    write: (path, content) => shell(`printf %s ${quoted(content)} > ${quoted(path)}`),
+    read: (path) => shell(`cat ${shellWord(path)}`),
+    edit: (path, from, to) => shell(`sed -i ${shellWord(`s/${from}/${to}/`)} ${shellWord(path)}`),
+    write: (path, content) => shell(`printf %s ${shellWord(content)} > ${shellWord(path)}`),
     image: (path) => ({ tool: 'view_image', arguments: { path } }),
     subagent: null,
   },
