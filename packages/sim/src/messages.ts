@@ -44,7 +44,7 @@ export function templateMessages(
 ): TemplateMessage[] {
   return messages.map((message, index) => ({
     role: message.role === 'developer' ? 'system' : message.role,
-    text: contentText(message.content ?? '', `messages.${index}.content`, options.vision),
+    text: renderedContent(message.content ?? '', `messages.${index}.content`, options.vision),
     reasoning: message.reasoning ?? message.reasoning_content ?? null,
     toolCalls: (message.tool_calls ?? []).map((call) => ({
       name: call.function.name,
@@ -57,7 +57,7 @@ export function templateMessages(
  * Returns the text of a message's content. The parts of a content list are joined with newlines. `path` is the field's name in error
  * messages.
  */
-function contentText(content: string | readonly ContentPart[], path: string, vision: boolean): string {
+function renderedContent(content: string | readonly ContentPart[], path: string, vision: boolean): string {
   if (typeof content === 'string') return content;
   return content
     .map((part, index) => {

@@ -52,7 +52,7 @@ export class ChatTemplate {
  * valid JSON.
  */
 function templateMessage(message: ChatMessage): object {
-  if (message.role !== 'assistant') return { ...message, content: contentText(message.content) };
+  if (message.role !== 'assistant') return { ...message, content: templateText(message.content) };
   const { tool_calls: calls, content, ...rest } = message;
   return {
     ...rest,
@@ -68,7 +68,7 @@ function templateMessage(message: ChatMessage): object {
   };
 }
 
-function contentText(content: Content): string {
+function templateText(content: Content): string {
   if (typeof content === 'string') return content;
   return content
     .map((part) => {

@@ -230,3 +230,16 @@ function logTextOf(body: Buffer): string {
   }
   return text;
 }
+
+/** A line of the reply to a pull or a build. `stream` is output of a build; `message` is the reason of a refused request. */
+type ImageProgress = { readonly stream?: string; readonly error?: string; readonly message?: string };
+
+/** Parses a line of the reply to a pull or a build. A line that is not a JSON object, such as an empty one, has no fields. */
+export function progressOf(line: string): ImageProgress {
+  try {
+    const value: unknown = JSON.parse(line);
+    return typeof value === 'object' && value !== null ? value : {};
+  } catch {
+    return {};
+  }
+}

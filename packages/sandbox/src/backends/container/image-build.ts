@@ -7,7 +7,7 @@ import { pipeline } from 'node:stream/promises';
 import { abortAfter, type Clock, FloeError, MIB, systemClock } from '@floe-rl/core';
 import { type Pack, pack } from 'tar-stream';
 import { ignoredBy } from './dockerignore.ts';
-import type { ContainerEngine } from './engine-api.ts';
+import { type ContainerEngine, progressOf } from './engine-api.ts';
 
 /** Largest size of a build context in bytes, and the maximum number of its files. Larger contexts indicate a wrong folder. */
 const MAX_CONTEXT_BYTES = 4096 * MIB;
@@ -155,23 +155,12 @@ async function packContext(archive: Pack, entries: readonly Entry[], context: st
 function requireSuccess(reference: string, status: number, text: string): void {
   const output: string[] = [];
   for (const line of text.split('\n')) {
-    const { stream, error, message } = buildMessageOf(line);
+    const { stream, error, message } = progressOf(line);
     if (stream !== undefined) output.push(stream);
     const reason = error ?? (status >= 300 ? message : undefined);
     if (reason !== undefined) throw buildError(reference, reason, output);
   }
   if (status >= 300) throw buildError(reference, `the container engine replied with status ${status}`, output);
-}
-
-type BuildMessage = { readonly stream?: string; readonly error?: string; readonly message?: string };
-
-function buildMessageOf(line: string): BuildMessage {
-  try {
-    const value: unknown = JSON.parse(line);
-    return typeof value === 'object' && value !== null ? value : {};
-  } catch {
-    return {};
-  }
 }
 
 /** Returns the error for a build that failed, with the end of its output in the message. */

@@ -1,6 +1,6 @@
 import { type Clock, type ErrorCode, FloeError, Semaphore, sleep } from '@floe-rl/core';
 import { formatReference, parseReference } from '../../images/reference.ts';
-import type { ContainerEngine } from './engine-api.ts';
+import { type ContainerEngine, progressOf } from './engine-api.ts';
 
 /** Pauses in milliseconds before a pull is tried again whose rate the registry limits. */
 const PAUSES_MS = [5_000, 20_000, 60_000] as const;
@@ -65,7 +65,7 @@ export class ImagePulls {
     let reason: string | null = null;
     // The reply has one JSON object per line, most of which report progress.
     for (const line of body.toString().split('\n')) {
-      const { error, message } = pullMessageOf(line);
+      const { error, message } = progressOf(line);
       reason = error ?? (status >= 300 ? message : undefined) ?? reason;
     }
     return reason ?? (status >= 300 ? `the container engine replied with status ${status}` : null);
@@ -75,13 +75,4 @@ export class ImagePulls {
 function pullError(code: ErrorCode, name: string, reason: string): FloeError {
   const message = `runtime.image: the image ${name} cannot be pulled: ${reason}`;
   return new FloeError(code === 'overloaded' ? 'runtime_failed' : code, message, { image: name, reason });
-}
-
-function pullMessageOf(line: string): { readonly error?: string; readonly message?: string } {
-  try {
-    const value: unknown = JSON.parse(line);
-    return typeof value === 'object' && value !== null ? value : {};
-  } catch {
-    return {};
-  }
 }
