@@ -1,4 +1,4 @@
-import { type Clock, FloeError, raceAbort } from '@floe-rl/core';
+import { type Clock, FloeError, messageOf, raceAbort } from '@floe-rl/core';
 import type { EngineInfo, EngineSpec, PauseMode } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { CallHealth } from '../call-health.ts';
@@ -117,8 +117,8 @@ async function guarded<T>(server: EngineServer, work: () => Promise<T>): Promise
     return await work();
   } catch (error) {
     if (FloeError.is(error)) throw error;
-    const message = error instanceof Error ? error.message : String(error);
-    throw new FloeError('engine_error', `engine ${server.engineId}: ${message}`, { engine_id: server.engineId }, error);
+    const message = `engine ${server.engineId}: ${messageOf(error)}`;
+    throw new FloeError('engine_error', message, { engine_id: server.engineId }, error);
   }
 }
 

@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
-import { engineIdOf, FloeError, isoNow } from '@floe-rl/core';
+import { engineIdOf, FloeError, fieldError, isoNow } from '@floe-rl/core';
 import { type EngineChange, type EngineSpec, engineKindSchema, type PauseMode } from '@floe-rl/core/schema';
 import type { EngineStateRow, NodeRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
@@ -45,7 +45,7 @@ function refuseUnknownKind(kind: string, modules: readonly string[]): void {
   const known: readonly string[] = [...engineKindSchema.options, ...modules];
   if (known.includes(kind)) return;
   const message = `there is no engine kind ${kind}; there are ${known.join(', ')}. List engine modules of the nodes in engine_kinds of the server`;
-  throw new FloeError('schema_violation', `kind: ${message}`, { issues: [{ path: 'kind', message }], known });
+  throw fieldError('kind', message, { details: { known } });
 }
 
 /**
