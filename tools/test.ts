@@ -5,7 +5,7 @@ import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { harnessDir } from '#floe/commands/home';
 import { repositoryRoot } from './repository.ts';
-import { runVitest } from './vitest.ts';
+import { countTests, runVitest } from './vitest.ts';
 
 console.error('▸ installing the pinned pi harness, if it is missing');
 // All tests that run the harness pi use this one installation, so that not every test installs pi.
@@ -15,4 +15,17 @@ const install = spawnSync(process.execPath, [main, 'harness', 'install', 'pi'], 
 if (install.status !== 0) console.error('  pi is not installed: its tests will be skipped');
 const args = process.argv.slice(2).filter((arg) => arg !== '--all');
 if (args.length < process.argv.length - 2) process.env.FLOE_ALL_TESTS = '1';
-process.exit(runVitest(args));
+if (args.some((arg) => arg.startsWith('--project'))) process.exit(runVitest(args));
+
+// Tests that start programs wait for these most of the time, so the others run beside them. Their output is printed when all have ended.
+const lines: string[] = [];
+const [integration, unit] = await Promise.all([
+  countTests(['--project', 'integration', '--passWithNoTests', ...args]),
+  countTests(['--project', 'unit', '--passWithNoTests', '--maxWorkers=1', ...args], {}, (line) => lines.push(line)),
+]);
+for (const line of lines) console.log(line);
+const passed = integration.passed + unit.passed;
+const failed = integration.failed + unit.failed;
+if (passed + failed === 0) console.error(`no test ran: no file of a test matches ${args.join(' ')}`);
+console.log(`${passed} passed, ${failed} failed`);
+process.exitCode = passed > 0 && failed === 0 ? 0 : 1;

@@ -22,11 +22,12 @@ export type TestCounts = { readonly passed: number; readonly failed: number };
 
 /**
  * Runs vitest as {@link runVitest} does. Removes vitest's last line "N passed, N failed" from the output and returns the numbers in it.
- * When that line is missing, or the exit status is not 0, at least one failure is counted.
+ * When that line is missing, or the exit status is not 0, at least one failure is counted. `print` gets each line of the output.
  */
 export async function countTests(
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},
+  print: (line: string) => void = console.log,
 ): Promise<TestCounts> {
   const child = spawn(process.execPath, [vitestProgram(), 'run', '--reporter=./tools/summary-reporter.ts', ...args], {
     cwd: repositoryRoot(),
@@ -37,7 +38,7 @@ export async function countTests(
   let closing: RegExpExecArray | null = null;
   for await (const line of createInterface({ input: child.stdout })) {
     closing = /^(\d+) passed, (\d+) failed$/.exec(line);
-    if (closing === null) console.log(line);
+    if (closing === null) print(line);
   }
   const [status] = await ended;
   const [, passed = '0', failed = '1'] = closing ?? [];

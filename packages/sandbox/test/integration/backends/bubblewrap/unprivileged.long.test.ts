@@ -10,7 +10,7 @@ it('passes the tests of contract, isolation, snapshots, inheritance, system call
   const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', ...options];
   const names = [
     'packages/sandbox/test/integration/backends/contract',
-    'packages/sandbox/test/integration/api/tools',
+    'packages/sandbox/test/integration/api/tools.long',
     'packages/sandbox/test/integration/backends/apptainer/provider',
     'packages/sandbox/test/integration/images/sif',
     'packages/sandbox/test/integration/backends/bubblewrap/isolation',
