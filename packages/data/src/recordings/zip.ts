@@ -130,6 +130,8 @@ function entryOf(name: string, head: Buffer, extra: Buffer): ZipEntry {
 
 async function readAt(path: string, file: FileHandle, position: number, length: number): Promise<Buffer> {
   if (length > MAX_ENTRY_BYTES) throw broken(path, 'has a damaged list of entries');
+  // Node 24 throws a RangeError for a position that no file can have.
+  if (!Number.isSafeInteger(position)) throw broken(path, 'ends too early');
   const bytes = Buffer.alloc(length);
   const { bytesRead } = await file.read(bytes, 0, length, position);
   if (bytesRead < length) throw broken(path, 'ends too early');

@@ -25,7 +25,10 @@ it('passes the tests of contract, isolation, snapshots, inheritance, system call
   const files = names.map((name) => `${name}.test.ts`);
   const { program, args, env, remove } = asUnprivilegedUser([...vitest, ...files]);
   try {
-    const run = promisify(execFile)(program, args, { env, maxBuffer: 16 * 1024 * 1024 });
+    const run = promisify(execFile)(program, args, {
+      env: { ...env, FLOE_ALL_TESTS: '1' },
+      maxBuffer: 16 * 1024 * 1024,
+    });
     const { stdout } = await run.catch((error: { stdout: string; stderr: string }) => {
       // Files that passed would hide the failures in a summary of the first lines.
       throw new Error(`${error.stdout.replaceAll(/^ok .*\n/gm, '')}\n${error.stderr}`);
