@@ -11,7 +11,7 @@ const PROMPT = [
   'The state of the site is graded, and your final answer where the task asks for one. When the task is done, call `finish`.',
 ].join('\n');
 
-/** Does tasks in a browser, such as those of sites that run in the sandbox. */
+/** Does tasks in a browser, such as tasks on sites that run in the sandbox. */
 export const computerUseAgent = defineAgent({
   name: 'computer_use',
   description: 'does a task in a browser in the sandbox; the state of the site is graded',

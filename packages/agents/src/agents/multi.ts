@@ -106,7 +106,7 @@ export const multiAgent = defineAgent({
   },
 });
 
-/** Opens the conversation of a seat; that of the first seat is the main one. */
+/** Opens the conversation of a seat. The conversation of the first seat is the main one. */
 function openSeat({ conversation }: Episode<Settings>, seat: Settings['seats'][number], index: number): Seat {
   const isTrained = seat.train ?? seat.role !== 'judge';
   const pool = seat.engine_pool === undefined ? {} : { enginePool: seat.engine_pool };

@@ -15,7 +15,7 @@ const PROMPT = [
   'The state of the computer is graded, not what you say. When the task is done, reply without a tool call in one sentence.',
 ].join('\n');
 
-/** Does tasks in a shell, such as those of Harbor. */
+/** Does tasks in a shell, such as the tasks of Harbor. */
 export const terminalAgent = defineAgent({
   name: 'terminal',
   description: 'does a task in a shell, as those of Harbor; the state of the sandbox is graded',

@@ -15,7 +15,7 @@ const MAX_TEXT_CHARS = 65_536;
 const MAX_VALUES = 10_000;
 /** Maximum number of characters of a model's text that an observation repeats. */
 const MAX_QUOTED_CHARS = 80;
-/** Maximum number of characters with which an observation explains what is wrong with an action. */
+/** Maximum number of characters of an observation that explains what is wrong with an action. */
 const MAX_PROBLEM_CHARS = 400;
 
 /** The actions of a game: a tool with one parameter. */
@@ -171,7 +171,7 @@ function excerpt(text: string, maxChars: number): string {
   return short.toWellFormed();
 }
 
-/** Returns the reply with which a player plays an action. `index` is its number in the episode, by which its tool call is named. */
+/** Returns the reply of a player who plays an action. `index` is the action's number in the episode and part of the id of its tool call. */
 export function replyOf<Action extends string | number>(
   form: ActionForm<Action>,
   format: ActionFormat,

@@ -58,8 +58,8 @@ function programmed({ replies }: PerfectPlay): Player {
 }
 
 /**
- * Checks an environment without a model: perfect play gets its score, random play less in the mean and idle play nothing; equal seeds give
- * equal observations, also beside another episode; and malformed replies are answered.
+ * Checks an environment without a model. Perfect play gets its score, random play less on average, and idle play nothing. Equal seeds give
+ * equal observations, also beside another episode. Malformed replies are answered.
  */
 export async function checkEnvironment(
   definition: EnvironmentDefinition,

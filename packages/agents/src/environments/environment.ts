@@ -13,9 +13,9 @@ export type Observation = {
    * conversation. Together with `answers` they answer every tool call of the action before.
    */
   readonly messages: readonly ChatMessage[];
-  /** Tools that the agent may call from now on; default: those of the observation before, at first none. */
+  /** Tools that the agent may call from now on. Default: the tools of the previous observation; for the first observation none. */
   readonly tools?: readonly ChatTool[];
-  /** Text that is the same for equal states, by which algorithms such as GiGPO find steps that start in the same state. */
+  /** Text that is the same for equal states. Algorithms such as GiGPO group the steps that start in the same state. */
   readonly stateHash?: string;
   /** Name of the player who acts next, in an environment for several players; default: the only player. */
   readonly seat?: string;
@@ -68,7 +68,7 @@ export type EnvironmentServices = {
   readonly services?: Readonly<Record<string, string>>;
 };
 
-/** A kind of environment, by which tasks name it. */
+/** A kind of environment. Tasks refer to it by its name. */
 export type EnvironmentDefinition<Config = unknown> = {
   readonly name: string;
   /** One sentence for people who choose an environment. */
@@ -77,8 +77,8 @@ export type EnvironmentDefinition<Config = unknown> = {
   readonly config: z.ZodType<Config>;
   create(config: Config, services: EnvironmentServices): Environment;
   /**
-   * Returns the perfect play of the episode with this seed, by which `floe env check` and the simulated policy play. It may use what the
-   * player cannot see. Default: there is none.
+   * Returns the perfect play of the episode with this seed, for `floe env check` and the simulated policy. It may use what the player cannot
+   * see. Default: there is none.
    */
   perfectPlay?(config: Config, seed: number): PerfectPlay;
 };

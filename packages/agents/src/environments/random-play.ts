@@ -120,7 +120,7 @@ function malformedCall(tools: readonly ChatTool[], random: RandomSource, index: 
   return { id, type: 'function', function: { name, arguments: args } };
 }
 
-/** Returns arguments of which one is missing, unknown or has the wrong type; as JSON that may be cut. */
+/** Returns arguments with one missing, unknown or of the wrong type, as JSON that may be cut. */
 function wrongArguments(schema: Schema, random: RandomSource): string {
   const args = randomArguments(schema, random);
   const name = pickOne(random, [...Object.keys(args), 'unknown']);

@@ -26,7 +26,7 @@ export type AgentHostOptions = {
 
 /**
  * Runs the agents of a node in child processes, which start when they are needed. Episodes of floe's own agents, environments and tools share
- * no process with those that use modules of the operator, and those that use different modules share none either.
+ * no process with episodes that use modules of the operator. Episodes that use different modules share no process either.
  */
 export class AgentHost {
   private readonly options: AgentHostOptions;

@@ -14,7 +14,7 @@ import { BoxOperations } from './remote-box.ts';
 
 /** Interval in milliseconds at which a process is asked for a sign of life. */
 const PING_MS = 1_000;
-/** Maximum time in milliseconds to load the modules, of which Python plug-ins are the last. */
+/** Maximum time in milliseconds to load the modules. Python plug-ins are loaded last. */
 const START_MS = 60_000 + PYTHON_START_MS;
 /** Maximum time in milliseconds for which a process may close its toolsets before it is killed. */
 const CLOSE_MS = 10_000;
@@ -275,7 +275,7 @@ function performFor(
   return box.perform(body, signal);
 }
 
-/** Returns the environment variables of a process for agents: few of the node, and those of the operator. */
+/** Returns the environment variables of a process for agents: few of the node's, and the operator's. */
 export function agentEnv(own: Readonly<Record<string, string>>): Record<string, string> {
   const inherited = ENV_NAMES.flatMap((name) =>
     process.env[name] === undefined ? [] : [[name, process.env[name]] as const],

@@ -47,8 +47,8 @@ export class EpisodeTools {
   }
 
   /**
-   * Opens the tools that the task names, or else those of the agent. Rejects with `unknown_tool`, with `schema_violation` for settings that do
-   * not fit and for two tools of one name, or as `open` of a toolset rejects.
+   * Opens the tools that the task names or, when it names none, the tools of the agent. Rejects with `unknown_tool`, with `schema_violation`
+   * for settings that do not fit and for two tools of one name, or as `open` of a toolset rejects.
    */
   async open(agent: AgentDefinition, settings: unknown): Promise<AnyTool[]> {
     const named = this.order.tools ?? (await this.defaultsOf(agent, settings));
@@ -66,7 +66,7 @@ export class EpisodeTools {
     return distinctTools(opened);
   }
 
-  /** Closes the toolsets, or returns those that are kept. Never rejects. */
+  /** Closes the toolsets of the session. Toolsets that are kept go back to their pool. Never rejects. */
   async close(): Promise<void> {
     await Promise.allSettled(this.closes.map(async (close) => close()));
   }

@@ -19,7 +19,7 @@ export type EpisodeOrder = {
   readonly taskId: string;
   readonly agent: string;
   readonly options: Readonly<Record<string, unknown>>;
-  /** Tools that the task names; `null` for those of the agent. */
+  /** Tools that the task names; `null` for the tools of the agent. */
   readonly tools: readonly ToolSpec[] | null;
   readonly hints: HintSettings;
   readonly seed: number;

@@ -27,8 +27,8 @@ export type EpisodeParts = {
 
 /**
  * Runs one episode of an agent: opens its tools and its environment, lets it work, and closes them. Rejects with `unknown_agent`,
- * `unknown_environment` or `unknown_tool`, with `schema_violation` for settings that do not fit, with `plugin_failed` for a defect of a
- * plug-in, with the error of a model call, or with the reason of the signal.
+ * `unknown_environment` or `unknown_tool`, and with `schema_violation` for settings that do not fit. Rejects with `plugin_failed` for a defect
+ * of a plug-in, with the error of a model call, or with the reason of the signal.
  */
 export async function runEpisode(order: EpisodeOrder, parts: EpisodeParts): Promise<EpisodeEnd> {
   const { catalog, signal } = parts;

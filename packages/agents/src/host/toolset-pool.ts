@@ -24,9 +24,9 @@ export type PoolKey = {
 export type Loan = { readonly toolset: OpenToolset; release(): void };
 
 /**
- * The toolsets of a process that are kept open between sessions. One session at a time has a toolset; before the next one gets it, it is
- * reset. A toolset without `reset`, or whose reset fails, is closed, and opened once more. Those of a group are closed when no session has
- * used them for a minute, and all when the process ends.
+ * The toolsets of a process that are kept open between sessions. One session at a time has a toolset. It is reset before the next session gets
+ * it. A toolset without `reset`, or whose reset fails, is closed and opened once more. Toolsets of a group are closed when no session has used
+ * them for a minute. All toolsets are closed when the process ends.
  */
 export class ToolsetPool {
   private readonly clock: Clock;
@@ -59,7 +59,7 @@ export class ToolsetPool {
         entry.opened === null ? await open() : await renewed(entry.opened, open, () => (entry.opened = null));
       return { toolset: entry.opened, release };
     } catch (error) {
-      // A session that no longer waits must not let the next one in before the one that has the toolset.
+      // A session that no longer waits must not let the next session in before the toolset is free.
       void before.then(release);
       throw error;
     }

@@ -159,7 +159,7 @@ async function end(): Promise<void> {
 
 process.on('disconnect', () => void end());
 
-/** State that the episodes share may be broken now, so the process ends, and names the episode of which the code was. */
+/** State that the episodes share may be broken now. The process therefore ends, and names the episode whose code threw. */
 process.on('uncaughtException', (error: unknown) => {
   const message = messageOf(error);
   process.send?.({ type: 'crashed', episode: current.getStore() ?? 0, message } satisfies WorkerMessage, () =>

@@ -21,7 +21,7 @@ export type BrokenCall = {
   readonly message: string;
 };
 
-/** Text with which models begin a tool call. An engine that cannot parse a call leaves it in the text of the reply. */
+/** Texts that start a tool call of some model. An engine that cannot parse a call leaves it in the text of the reply. */
 const CALL_MARKS = ['<tool_call', '<function=', '[TOOL_CALLS]', '<|python_tag|>', '<｜tool▁call'];
 
 /** Maximum length in characters of arguments that are parsed. */

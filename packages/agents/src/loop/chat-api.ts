@@ -4,7 +4,7 @@ import { z } from 'zod';
 import type { Turn } from '../tools/conversation.ts';
 import type { ModelRequest } from './model.ts';
 
-/** Error code with which OpenAI's API, and floe's proxy, refuse a prompt that is longer than the context window. */
+/** Error code of OpenAI's API, and of floe's proxy, for a prompt that is longer than the context window. */
 const OVERFLOW_CODE = 'context_length_exceeded';
 /** Maximum number of characters of an error reply that an error message quotes. */
 const QUOTED_CHARS = 500;
@@ -59,7 +59,7 @@ export function chatBody(
   };
 }
 
-/** Returns the headers by which floe's proxy labels a call. Other servers ignore them. */
+/** Returns the headers that label a call for floe's proxy. Other servers ignore them. */
 export function callHeaders({
   thread,
   isTrained,
@@ -74,7 +74,7 @@ export function callHeaders({
 
 /**
  * Reads a chat completion. `fallbackId` is the id of the reply where the server gives none. A reply without usage counts no tokens. Throws
- * `engine_error` for a reply that is no chat completion, and `engine_rejected` for one that a content filter withheld.
+ * `engine_error` for a reply that is no chat completion, and `engine_rejected` for a reply that a content filter withheld.
  */
 export function turnOf(body: string, fallbackId: string): Turn {
   const parsed = replySchema.safeParse(jsonOf(body));

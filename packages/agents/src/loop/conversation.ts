@@ -16,7 +16,7 @@ type EpisodeParts = {
   readonly onTurn: (turn: Turn, thread: string) => void;
 };
 
-/** Creates the conversation of an episode's main agent. `onTurn` is called with every reply, also those of forked conversations. */
+/** Creates the conversation of an episode's main agent. `onTurn` is called with every reply, also with the replies of forked conversations. */
 export function mainConversation(
   model: Model,
   signal: AbortSignal,

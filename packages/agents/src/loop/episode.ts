@@ -30,7 +30,7 @@ export type EpisodeResult = {
   readonly answer?: string;
 };
 
-/** Limits of an episode, of which the agent should know. */
+/** Limits of an episode that the agent should know. */
 export type EpisodeLimits = {
   /** Maximum number of replies of the main agent; `null` for no limit. */
   readonly turns: number | null;
@@ -96,7 +96,7 @@ export type DefaultTool =
       readonly isOptional?: boolean;
     };
 
-/** A kind of agent, by which tasks name it. */
+/** A kind of agent. Tasks refer to it by its name. */
 export type AgentDefinition<Settings = unknown> = {
   readonly name: string;
   /** One sentence for people who choose an agent. */
@@ -107,7 +107,7 @@ export type AgentDefinition<Settings = unknown> = {
   readonly tools?: readonly DefaultTool[];
   /** The same, where they depend on the agent's settings; default: `tools`. */
   toolsFor?(settings: Settings): readonly DefaultTool[];
-  /** Pools of engines that the agent uses with these settings beside that of the task; default: none. */
+  /** Pools of engines that the agent uses with these settings, beside the pool of the task; default: none. */
   enginePools?(settings: Settings): readonly string[];
   /** What the agent cannot work without; default: nothing. */
   readonly needs?: { readonly box?: boolean; readonly environment?: boolean };

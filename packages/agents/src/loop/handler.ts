@@ -40,9 +40,11 @@ export type HandlerResult = HandlerEvaluation & {
 
 /**
  * All that a kind of task needs, in three stages. When code of a stage throws, the callback of the stage may return an evaluation, which ends
- * the job as if the stage had given it. Without one the job has no score: a failed `init` ends the session as `env_error`, a failed `run` as
- * `agent_error` and a failed `eval` as `verifier_error`. Failures of the engine, the sandbox and the time limit are not the handler's: callbacks
- * are called for them as well, to free what the stage had, but do not decide how the session ends.
+ * the job as if the stage had given it. Without such an evaluation the job has no score: a failed `init` ends the session as `env_error`, a
+ * failed `run` as `agent_error` and a failed `eval` as `verifier_error`.
+ *
+ * The handler does not pay for failures of the engine, the sandbox and the time limit. Callbacks are called for them as well, to free what the
+ * stage had, but do not decide how the session ends.
  */
 export type HandlerDefinition<State = unknown, Artifacts = unknown> = {
   /** Set from the name under which the operator lists the module. */

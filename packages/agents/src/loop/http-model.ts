@@ -46,8 +46,8 @@ export type HttpModel = Model & {
 };
 
 /**
- * Returns a model at an OpenAI-compatible URL, which gets the whole conversation in every call. Calls are tried again, with growing pauses,
- * after status 429 or 5xx and when the server cannot be reached. They reject with a FloeError: that of floe's proxy, `peer_unreachable`,
+ * Returns a model at an OpenAI-compatible URL, which gets the whole conversation in every call. Calls are retried, with growing pauses, after
+ * status 429 or 5xx and when the server cannot be reached. They reject with a FloeError: the error of floe's proxy, `peer_unreachable`,
  * `unauthorized`, `engine_rejected`, and others by their status. Throws `bad_request` for a base URL that is no HTTP URL.
  */
 export function httpModel(options: HttpModelOptions): HttpModel {

@@ -32,17 +32,17 @@ export type LoopOptions = {
 export type LoopEpisode = CallEpisode & Pick<Episode, 'tools' | 'hints' | 'limits' | 'left'>;
 
 /**
- * Lets the model work with the tools of the episode: ask, check the calls, run them, give hints, until a tool ends the episode, the model
- * answers, or a limit is reached. The caller has pushed the instruction. The score is the sum of the rewards of calls; `null` when no tool
- * has rewards.
+ * Lets the model work with the tools of the episode: ask, check the calls, run them, give hints. The loop ends when a tool ends the episode,
+ * the model answers, or a limit is reached. The caller has pushed the instruction. The score is the sum of the rewards of calls; `null` when
+ * no tool has rewards.
  */
 export function runLoop(episode: LoopEpisode, options: LoopOptions): Promise<EpisodeResult> {
   return new ToolLoop(episode, options).run();
 }
 
 /**
- * Starts the conversation with the system prompt of the agent, that of the task, what the tools say, and the instruction. `prompt` is `null`
- * for none.
+ * Starts the conversation with the system prompts of the agent and of the task, the texts of the tools, and the instruction. `prompt` is
+ * `null` for none.
  */
 export function pushInstruction(
   { conversation, systemPrompt, instruction, toolInstructions }: Episode,

@@ -13,7 +13,7 @@ export type ModelRequest = {
   readonly tools: readonly ChatTool[];
   readonly toolChoice: ToolChoice | null;
   readonly maxTokens: number | null;
-  /** Pool of engines that samples the reply; `null` for that of the task. Models that are no proxy of floe ignore it. */
+  /** Pool of engines that samples the reply; `null` for the pool of the task. Models other than floe's proxy ignore it. */
   readonly enginePool: string | null;
 };
 

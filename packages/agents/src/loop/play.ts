@@ -13,10 +13,10 @@ import { MAIN_THREAD } from './conversation.ts';
 import type { Episode, EpisodeResult, ReplyReward } from './episode.ts';
 
 /**
- * What the model sees of earlier steps. `append`: the whole conversation, which becomes one trace. With the others each prompt stands for
- * itself, so that each step becomes a trace: `step` repeats the last steps with the replies of the model, `step_concat` only what the model
- * observed in them. Both begin with the instruction and the rules, and end with the current observation. Only its images are shown; those of
- * earlier steps are the text `[image]`.
+ * The part of earlier steps that the model sees. `append`: the whole conversation, which becomes one trace. With the other two, each prompt
+ * stands for itself, so that each step becomes a trace. `step` repeats the last steps with the replies of the model; `step_concat` repeats
+ * only what the model observed in them. Both begin with the instruction and the rules, and end with the current observation. Only the images
+ * of the current observation are shown; images of earlier steps are the text `[image]`.
  */
 export const HISTORIES = ['append', 'step', 'step_concat'] as const;
 export type History = (typeof HISTORIES)[number];

@@ -34,9 +34,9 @@ export type CallOutcome = {
 export type CallEpisode = Pick<Episode, 'box' | 'services' | 'conversation' | 'signal' | 'count' | 'measure'>;
 
 /**
- * Runs the calls of one reply: those without effect in parallel, those on the environment one after the other, and then one that changes the
- * agent's own state. Once a call has ended the episode, the others on the environment are not run. The outcomes are in the order of the
- * calls. Rejects with `plugin_failed` for a tool with a defect, or with the reason of the episode's signal.
+ * Runs the calls of one reply. Calls without effect run in parallel, then calls on the environment one after the other, and then the call that
+ * changes the agent's own state. Once a call has ended the episode, the remaining calls on the environment are not run. The outcomes are in
+ * the order of the calls. Rejects with `plugin_failed` for a tool with a defect, or with the reason of the episode's signal.
  */
 export async function runCalls(
   calls: readonly (CheckedCall | BrokenCall)[],

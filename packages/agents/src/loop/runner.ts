@@ -71,8 +71,8 @@ export type RunnerConfig = Readonly<Record<string, unknown>>;
  * An agent in the form of ROLL's abstraction: a class that does one job for a seed. A module that exports a subclass as its default is an
  * agent of floe. It may also be used by itself: `llmRequest` then calls the model at `baseUrl` over HTTP.
  *
- * An instance does one job at a time. By default there is an instance for each episode. Those of a class with `static reused = true` do
- * further jobs with the same configuration; `setup` then runs once for each instance, and `baseUrl` and `envId` are those of the episode.
+ * An instance does one job at a time. By default there is an instance for each episode. Instances of a class with `static reused = true` do
+ * further jobs with the same configuration. `setup` then runs once for each instance, and `baseUrl` and `envId` are the episode's.
  */
 export abstract class AgentRunner {
   static readonly reused: boolean = false;
@@ -130,19 +130,19 @@ export abstract class AgentRunner {
     return mainConversation(this.ownModel, signal);
   }
 
-  /** Name of the model in requests over HTTP: `model` of the configuration, or the name by which sessions know their model. */
+  /** Name of the model in requests over HTTP: `model` of the configuration, or the name of the model in sessions. */
   protected get modelName(): string {
     const { model } = this.envConfig;
     return typeof model === 'string' ? model : MODEL_NAME;
   }
 }
 
-/** The name by which sessions know their model. */
+/** The name of the model in sessions. */
 const MODEL_NAME = 'policy';
 
 /**
- * Lets the model reply to a whole conversation, of which only the messages are sent that continue what the model has seen. Rejects as
- * {@link Conversation.ask}.
+ * Lets the model reply to a whole conversation. Only the messages that continue what the model has seen are sent. Rejects as {@link
+ * Conversation.ask}.
  */
 export async function completeChat(
   conversation: Conversation,
@@ -164,8 +164,8 @@ function isEqual(message: ChatMessage, other: ChatMessage | undefined): boolean 
 }
 
 /**
- * Plays an environment: that of the task, or else the one that `type` and `config` of the configuration name. Subclasses may create another
- * one. Each reply of the model is an action.
+ * Plays an environment: the task's or, when the task has none, the environment that `type` and `config` of the configuration name. Subclasses
+ * may create another environment. Each reply of the model is an action.
  */
 export class GEMRunner extends AgentRunner {
   async runJob(seed: number): Promise<JobResult> {
@@ -176,8 +176,8 @@ export class GEMRunner extends AgentRunner {
   }
 
   /**
-   * Creates the environment of a runner whose task has none; `null` for none. Servers of environments are those of the node or, where the runner
-   * is used by itself, in `services` of the configuration.
+   * Creates the environment of a runner whose task has none; `null` for none. Servers of environments are the node's or, where the runner is
+   * used by itself, `services` of the configuration.
    */
   protected createEnvironment(signal: AbortSignal): Environment | null {
     const { type, config = {}, services: own = {} } = this.envConfig;
@@ -187,7 +187,7 @@ export class GEMRunner extends AgentRunner {
     return definition.create(parseEnvironmentConfig(definition, config), { signal, services });
   }
 
-  /** The tools of a runner; default: those of the task. */
+  /** The tools of a runner; default: the tools of the task. */
   protected tools(): readonly AnyTool[] {
     return this.episode?.tools ?? [];
   }
@@ -220,7 +220,7 @@ export class GEMRunner extends AgentRunner {
   }
 }
 
-/** Works with tools on an instruction until it answers: that of the task, or `instruction` of the configuration. */
+/** Works with tools on an instruction until it answers. The instruction is the task's, or `instruction` of the configuration. */
 export class ToolCallRunner extends GEMRunner {
   override async runJob(seed: number): Promise<JobResult> {
     return this.inEpisode(seed, async (episode) => {
@@ -230,7 +230,7 @@ export class ToolCallRunner extends GEMRunner {
   }
 }
 
-/** Returns the result of an episode as that of a job. Rewards of replies are the scores of its steps. */
+/** Converts the result of an episode to the result of a job. Rewards of replies are the scores of its steps. */
 function jobResult({ status, score, seatScores, reason, answer, replyRewards = [] }: EpisodeResult): JobResult {
   const [word] = Object.entries(STATUSES).find(([, own]) => own === status) ?? ['Failed'];
   return {
@@ -294,7 +294,7 @@ export function runnerAgent(name: string, Class: RunnerClass): AgentDefinition<R
   };
 }
 
-/** Returns the result of a job as that of its episode. Throws `plugin_failed` for what is no result of a job. */
+/** Converts the result of a job to the result of its episode. Throws `plugin_failed` for what is no result of a job. */
 export function episodeResult(job: JobResult, { measure }: Pick<Episode, 'measure'>, method = 'runJob'): EpisodeResult {
   const status = typeof job === 'object' && job !== null ? STATUSES[job.status] : undefined;
   if (status === undefined) {

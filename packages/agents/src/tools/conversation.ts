@@ -1,7 +1,7 @@
 import type { AssistantMessage, ChatMessage, ChatTool, FinishReason, ToolChoice, Usage } from '@floe-rl/core/schema';
 
 export type AskOptions = {
-  /** Tools that the model may call; default: those of the last call of this conversation, at first none. */
+  /** Tools that the model may call; default: the tools of the last call of this conversation, at first none. */
   readonly tools?: readonly ChatTool[];
   readonly toolChoice?: ToolChoice;
   /** Maximum length of the reply in tokens; the task's limit applies as well. */
@@ -20,11 +20,11 @@ export type Turn = {
 };
 
 export type ForkOptions = {
-  /** Messages of the new conversation; default: those of this conversation. */
+  /** Messages of the new conversation; default: the messages of this conversation. */
   readonly messages?: readonly ChatMessage[];
   /** Whether the replies of the new conversation are trained; default: as in this one. */
   readonly train?: boolean;
-  /** Pool of engines that samples the replies: that of the task or one of its `engine.extra_pools`; default: as in this one. */
+  /** Pool of engines that samples the replies: the pool of the task or one of its `engine.extra_pools`; default: as in this one. */
   readonly enginePool?: string;
 };
 

@@ -5,8 +5,8 @@ import type { Environment, Observation, StepResult } from '../environments/envir
 import { type AnyTool, defineTool, type ToolResult } from './tool.ts';
 
 /**
- * Returns the steps of an environment that has been reset as tools: those that its first observation declares or, for actions in text, one
- * tool `step`. The reward of a call is that of its step, and the end of the environment ends the episode. Tools that later observations
+ * Returns the steps of an environment that has been reset as tools: the tools that its first observation declares or, for actions in text, one
+ * tool `step`. The reward of a call is the reward of its step, and the end of the environment ends the episode. Tools that later observations
  * declare are not offered. Throws `unsupported` for an environment of several players.
  */
 export function stepTools(environment: Environment, { tools = [], seat }: Observation): AnyTool[] {

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import type { Environment } from '../environments/environment.ts';
 import type { AnyTool, Box } from './tool.ts';
 
-/** What a toolset is given when it is opened. One that lives longer than a session is given nothing of a session. */
+/** What a toolset is given when it is opened. A toolset that lives longer than a session is given nothing of a session. */
 export type ToolsetContext = {
   /** The sandbox of the session; `null` for a session without one. */
   readonly box: Box | null;
@@ -43,7 +43,7 @@ export type ToolsetDefinition<Config = unknown> = {
   readonly config: z.ZodType<Config>;
   /**
    * How long the opened tools live: for one session, for the sessions of one task (`group`), or as long as the process that runs the agents
-   * (`node`). Those that live longer than a session are used by one session at a time, and reset before each further one.
+   * (`node`). Tools that live longer than a session are used by one session at a time, and reset before each further session.
    */
   readonly scope: 'session' | 'group' | 'node';
   open(config: Config, context: ToolsetContext, signal: AbortSignal): Promise<OpenToolset>;

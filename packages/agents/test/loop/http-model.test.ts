@@ -14,7 +14,7 @@ const saying = (content: string): Handler => {
     });
 };
 
-/** Pauses of the model, of which none takes time. */
+/** Pauses of the model. None of them takes time. */
 const pauses: number[] = [];
 const hastyClock: Clock = {
   ...systemClock,

@@ -36,7 +36,7 @@ beforeAll(async () => {
 });
 afterAll(() => sim.close());
 
-/** Counts with two requests, of which the second one continues the first. */
+/** Counts with two requests. The second one continues the first. */
 class Counter extends AgentRunner {
   async runJob(seed: number): Promise<JobResult> {
     const messages = [{ role: 'user' as const, content: `Count from ${seed}.` }];

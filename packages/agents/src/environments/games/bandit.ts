@@ -15,7 +15,7 @@ const configSchema = z
   .transform((config) => ({ ...config, max_steps: config.pulls }));
 type Config = z.infer<typeof configSchema>;
 
-/** The lowest and the highest probability with which an arm pays. */
+/** The lowest and the highest probability that an arm pays. */
 const [LOWEST, HIGHEST] = [0.05, 0.95];
 
 type Machine = {

@@ -14,7 +14,7 @@ export const OPPOSITE: Readonly<Record<Direction, Direction>> = {
   right: 'left',
 };
 
-/** Returns the difference between the index of a cell and that of its neighbour in a direction, in a grid of `width` columns. */
+/** Returns the difference between the indexes of a cell and of its neighbour in a direction, in a grid of `width` columns. */
 export function offsetOf(direction: Direction, width: number): number {
   if (direction === 'up') return -width;
   if (direction === 'down') return width;

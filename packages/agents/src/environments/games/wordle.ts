@@ -6,7 +6,7 @@ import { FIVE_LETTER_WORDS } from './words.ts';
 
 const configSchema = z.strictObject({
   ...gameFields(6),
-  /** Words of which one is chosen. They have the same number of letters. */
+  /** Words to choose from. They have the same number of letters. */
   words: z
     .array(z.string().regex(/^[a-z]{2,20}$/, 'must be 2 to 20 letters from a to z'))
     .min(2)

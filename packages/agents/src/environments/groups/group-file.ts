@@ -40,8 +40,8 @@ export type GroupFileInput = z.input<typeof groupFileSchema>;
 
 /**
  * Returns the batch stream of one split: a source that computes one row for each episode of each group, and a template of the task that plays
- * it. `train` is without end; `val` is an evaluation of one episode for each group. The fields of `given` come before those of the file. Throws
- * `schema_violation`, which names the field, for a file that does not fit together. `definitions` are environments that are known here.
+ * it. `train` is without end; `val` is an evaluation of one episode for each group. The fields of `given` replace the fields of the file.
+ * Throws `schema_violation`, which names the field, for a file that does not fit together. `definitions` are environments that are known here.
  */
 export function streamOfSplit(
   file: GroupFile,

@@ -7,9 +7,10 @@ const REFERENCE = /\$\{([^${}]*)\}/g;
 const PATH = /^[A-Za-z_][\w-]*(?:\.[\w-]+)*$/;
 
 /**
- * Returns a copy of `value`, a part of `root`, in which the references `${a.b}` are replaced by the values at these paths of `root`. A text that
- * is one reference becomes the value, whatever its type. Throws `schema_violation`, which names the field, for a reference to what is missing, in
- * a circle, or of another kind, such as `${oc.env:NAME}`: what a file means must not depend on the machine that reads it.
+ * Returns a copy of `value`, a part of `root`, in which the references `${a.b}` are replaced by the values at these paths of `root`. A text
+ * that is one reference becomes the value, whatever its type. Throws `schema_violation`, which names the field, for a reference to what is
+ * missing or for a circle of references. References of another kind, such as `${oc.env:NAME}`, are refused as well: what a file means must not
+ * depend on the machine that reads it.
  */
 export function interpolate(value: unknown, root: unknown, path: string, depth = 0): unknown {
   if (typeof value === 'string') return interpolateText(value, root, path, depth);

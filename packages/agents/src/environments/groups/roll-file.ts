@@ -34,7 +34,7 @@ const generatingSchema = z.looseObject({
   max_new_tokens: count.optional(),
 });
 
-/** Fields of the file that are read here, apart from those of its trainer. */
+/** Fields of the file that are read here. The fields of its trainer are not among them. */
 const READ = ['custom_envs', 'train_env_manager', 'val_env_manager', 'seed', 'rollout_batch_size', 'val_batch_size'];
 
 /** A file of ROLL as a file of floe. */
@@ -56,9 +56,9 @@ export function isRollFile(content: unknown): content is Content {
 
 /**
  * Reads a configuration of ROLL's agentic pipeline, with the files of its `defaults` already merged into it. References are resolved only in
- * what is read, as ROLL does. Environments and classes of ROLL become those of floe; an environment that floe does not have keeps its name, for
- * an operator's environment of that name. Throws `schema_violation`, which names the field, for what is wrong and for a class that floe does not
- * know.
+ * what is read, as ROLL does. Environments and classes of ROLL are replaced by floe's own. An environment that floe does not have keeps its
+ * name, for an operator's environment of that name. Throws `schema_violation`, which names the field, for what is wrong and for a class that
+ * floe does not know.
  */
 export function readRollFile(content: Content): RollFile {
   const notes: string[] = [];
@@ -146,7 +146,7 @@ function historyOf({ env_manager_cls, agent_runner_cls }: Entry, path: string): 
   return history;
 }
 
-/** Returns the sampling of ROLL's engine as that of a task. */
+/** Converts the sampling settings of ROLL's engine to the settings of a task. */
 function samplingOf(content: Content): Record<string, unknown> {
   const path = 'actor_infer.generating_args';
   const found = objectOf(content.actor_infer).generating_args;

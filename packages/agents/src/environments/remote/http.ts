@@ -9,7 +9,7 @@ export const MAX_ANSWER_BYTES = 32 * MIB;
 const MAX_VALUES = 1_000_000;
 /** Maximum size of all cookies of a session in bytes. */
 const MAX_COOKIE_BYTES = 64 * 1024;
-/** Statuses with which a server, or a proxy before it, states that it cannot serve now. */
+/** Statuses of a server, or of a proxy before it, that cannot serve now. */
 const UNAVAILABLE = new Set([429, 502, 503, 504]);
 
 export type HttpAnswer = { readonly status: number; readonly text: string };

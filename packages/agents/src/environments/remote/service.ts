@@ -51,7 +51,7 @@ export function remoteService(
   return { url: url.replace(/\/+$/, ''), key, label: `the ${kind} server ${name}` };
 }
 
-/** Returns the headers by which a server knows the node. */
+/** Returns the headers that identify the node to a server. */
 export function authorization({ key }: RemoteService): Record<string, string> {
   return key === null ? {} : { authorization: `Bearer ${key}` };
 }

@@ -29,9 +29,9 @@ export type SocketOptions = {
 };
 
 /**
- * A WebSocket on which each request has one answer. It fails for good, with `peer_unreachable`, when the connection ends, when an answer is
- * late, when a message arrives that nothing has asked for, or when heartbeats are not answered: what the server then knows of the episode is
- * not known, so it cannot be continued.
+ * A WebSocket that has one answer for each request. It fails for good, with `peer_unreachable`, when the connection ends, an answer is late, a
+ * message arrives without a request, or heartbeats are not answered. The server's state of the episode is unknown after that, so the episode
+ * cannot be continued.
  */
 export class RemoteSocket {
   private readonly service: RemoteService;
@@ -40,7 +40,7 @@ export class RemoteSocket {
   private readonly socket: WebSocket;
   private readonly releaseSignal: () => void;
   private waiter: Waiter | null = null;
-  /** A message that arrived before the first request, by which servers refuse a connection. */
+  /** A message that arrived before the first request. Servers refuse a connection with such a message. */
   private early: string | null = null;
   private isAsked = false;
   private failure: Error | null = null;

@@ -2,7 +2,7 @@ import { type Clock, settleAll, systemClock } from '@floe-rl/core';
 import type { PythonPlugin } from './python-plugin.ts';
 import { PythonProcess } from './python-process.ts';
 
-/** Keeps a Python process for a plug-in, and replaces one that has ended. */
+/** Keeps a Python process for a plug-in. A process that has ended is replaced. */
 export class PythonHost {
   readonly name: string;
   readonly plugin: PythonPlugin;

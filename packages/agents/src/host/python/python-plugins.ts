@@ -17,7 +17,7 @@ export type PythonDefinitions = {
   close(): Promise<void>;
 };
 
-/** Starts the processes of Python plug-ins. Rejects with `setup_failed` for one that cannot be started or imported. */
+/** Starts the processes of Python plug-ins. Rejects with `setup_failed` for a plug-in that cannot be started or imported. */
 export async function loadPythonPlugins(plugins: Readonly<Record<string, PythonPlugin>>): Promise<PythonDefinitions> {
   const hosts = Object.entries(plugins).map(([name, plugin]) => new PythonHost(name, plugin));
   const close = async (): Promise<void> => void (await Promise.all(hosts.map((host) => host.close())));

@@ -70,9 +70,9 @@ type RunningEpisode = {
 /** What code of one episode does in a Python process. */
 export type PythonEpisode = {
   /**
-   * Calls a method of the plug-in. Rejects with an Error for an exception of its code; with `plugin_failed` when it ended the process or did
-   * not return in time, and with `runtime_failed` when other code did; with the error of a request to the node that it did not handle; or
-   * with the reason of the episode's signal.
+   * Calls a method of the plug-in. Rejects with an Error for an exception of its code, and with `plugin_failed` when the plug-in ended the
+   * process or did not return in time. Rejects with `runtime_failed` when other code did that. Rejects with the error of a request to the node
+   * that the plug-in did not handle, or with the reason of the episode's signal.
    */
   call(method: string, params: object, timeoutMs?: number): Promise<unknown>;
   /** Frees what the episode uses. May be called twice. */

@@ -144,7 +144,7 @@ class Computer {
     const endMs = systemClock.monotonicMs() + SITE_MS;
     for (;;) {
       const { failed, text } = await this.act({ action: 'goto', url }, signal);
-      // When the address is that of another server, the command of the site has ended, because the port is in use.
+      // When the address belongs to another server, the command of the site has ended, because the port is in use.
       const problem = isServed ? await this.siteProblem(signal) : null;
       if (problem !== null) throw setupFailed(`the site ended: ${problem}`);
       if (!failed) return;

@@ -6,7 +6,7 @@ import { defineToolset } from '../toolset.ts';
 
 const line = z.int().min(1).nullish();
 
-/** Tools that read, write, edit and list files of the sandbox. They have the names and texts of those of floe's MCP server. */
+/** Tools that read, write, edit and list files of the sandbox. They have the same names and texts as the tools of floe's MCP server. */
 export const filesToolset = defineToolset({
   name: 'files',
   description: 'read_file, write_file, edit_file and list_files in the sandbox',

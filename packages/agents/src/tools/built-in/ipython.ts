@@ -61,7 +61,7 @@ function importsNote(preload: readonly string[]): string[] {
   return preload.length === 0 ? [] : [`Already imported: ${preload.join(', ')}.`];
 }
 
-/** Imports the modules, and resolves with a note on those that cannot be imported; empty when there are none. */
+/** Imports the modules, and resolves with a note on the modules that cannot be imported; empty when there are none. */
 async function importAll(
   python: ToolProcess<PythonResult>,
   preload: readonly string[],

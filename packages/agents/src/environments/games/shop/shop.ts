@@ -12,7 +12,7 @@ const configSchema = z.strictObject({
   max_steps: z.int().min(1).max(MAX_STEPS).default(20),
   invalid_action_reward: z.number().default(0),
   success_reward: z.number().default(1),
-  /** Kinds of tickets, of which each seed has one. */
+  /** Kinds of tickets. Each seed has one of them. */
   kinds: z
     .array(z.enum(TICKET_KINDS))
     .min(1)

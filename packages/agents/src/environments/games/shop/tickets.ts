@@ -11,7 +11,7 @@ import {
   type World,
 } from './world.ts';
 
-/** The kinds of tickets. Those that end in `_refused` ask for what the policy forbids. */
+/** The kinds of tickets. A kind that ends in `_refused` asks for what the policy forbids. */
 export const TICKET_KINDS = [
   'cancel',
   'cancel_shipped_refused',

@@ -28,7 +28,7 @@ export type PuzzleOptions = {
 
 /** Number of rooms that are tried before there is no puzzle for a seed. */
 const MAX_ROOMS = 200;
-/** Number of random plays in each room, of which the best is kept. */
+/** Number of random plays in each room. The best play is kept. */
 const PLAYS_PER_ROOM = 6;
 /** Probability that a player who can pull a box does. */
 const PULL_PROBABILITY = 0.8;

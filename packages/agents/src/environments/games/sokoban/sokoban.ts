@@ -13,7 +13,7 @@ const configSchema = z
     /** Width and height of the room with its walls. */
     dim_room: z.tuple([z.int().min(5).max(30), z.int().min(5).max(30)]).default([6, 6]),
     num_boxes: z.int().min(1).max(10).default(1),
-    /** Maximum number of moves of the reverse play by which a room is made, so also of its solution. */
+    /** Maximum number of moves of the reverse play that makes a room, and so also of the room's solution. */
     search_depth: z.int().min(1).max(1_000).default(60),
     success_reward: z.number().default(1),
     step_reward: z.number().max(0).default(0),
