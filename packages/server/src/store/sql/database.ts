@@ -1,4 +1,3 @@
-import { FloeError } from '@floe-rl/core';
 import type { SessionProgress, TaskState } from '@floe-rl/core/schema';
 import { type Generated, type Kysely, type RawBuilder, sql } from 'kysely';
 import type { FactRow, FactSums } from '../facts.ts';
@@ -19,7 +18,7 @@ import type {
   TaskRow,
 } from '../rows.ts';
 
-/** The columns of all tables, as types for the query builder kysely. The file `schema.ts` of each database creates the tables. */
+/** The columns of all tables, as types for the query builder kysely. The file `schema.ts` has the SQL that creates them. */
 export type Database = {
   tasks: TaskRow & { order_no: Generated<number> };
   /** Changes of the numbers of tasks, which triggers on `tasks` write. Their sums are the numbers of tasks by status. */
@@ -122,22 +121,3 @@ export function isAdHoc(text: string): boolean {
  * more.
  */
 export class OutdatedRead extends Error {}
-
-/**
- * Version number of the tables' format, which is stored in every database. A database with another number is refused. Earlier formats
- * belonged to versions that were never released, so there is no code that converts them.
- */
-export const SCHEMA_FORMAT = 17;
-
-/**
- * Creates the error for a database with another format. `database` names the database, and `remedy` states how to start with an empty
- * database.
- */
-export function wrongFormat(database: string, format: number, remedy: string): FloeError {
-  const comparison = `the database ${database} has format ${format}, and this floe needs format ${SCHEMA_FORMAT}`;
-  const advice =
-    format > SCHEMA_FORMAT
-      ? `a newer floe has written it: run that version, or ${remedy}`
-      : `format ${format} was never released and cannot be converted: ${remedy}`;
-  return new FloeError('setup_failed', `${comparison}; ${advice}`, { format, expected_format: SCHEMA_FORMAT });
-}
