@@ -1,5 +1,5 @@
 import { type RawBuilder, sql } from 'kysely';
-import type { FactFilter, FactGroupColumn, FactTotals } from '../facts.ts';
+import type { FactFilter, FactGroupColumn, FactSums, FactTotals } from '../facts.ts';
 import { all, groupExpression, matches, matchesTotals, wholeHours } from './fact-filter.ts';
 
 /** Columns whose values identify a row of the totals. */
@@ -16,6 +16,25 @@ export const TOTALS_KEY = [
 ] as const;
 
 export const USABLE = sql.raw('case when unusable is null then 1 else 0 end');
+
+/** What the totals have of the facts with the same key. Each is a sum over the facts of the given expression. */
+export const SUMMED = {
+  sessions: '1',
+  rewards: 'case when reward is null then 0 else 1 end',
+  reward_sum: 'coalesce(reward, 0)',
+  reward_square_sum: 'coalesce(reward * reward, 0)',
+  turns: 'turns',
+  sampled_tokens: 'sampled_tokens',
+  trained_tokens: 'trained_tokens',
+  timed: 'case when total_ms is null then 0 else 1 end',
+  total_ms: 'coalesce(total_ms, 0)',
+  queued: 'case when queued_ms is null then 0 else 1 end',
+  queued_ms: 'coalesce(queued_ms, 0)',
+  engine_ms: 'coalesce(engine_ms, 0)',
+  sandbox_ms: 'coalesce(sandbox_ms, 0)',
+} as const satisfies Record<Exclude<keyof FactSums, 'usable'>, string>;
+
+export const SUMMED_NAMES = Object.keys(SUMMED) as (keyof typeof SUMMED)[];
 
 /** SQL for the number up to which facts are part of the totals. */
 export const FOLDED = sql<number>`(select folded_no from session_totals_state where id = 1)`;

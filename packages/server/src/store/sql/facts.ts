@@ -17,8 +17,9 @@ import type {
 } from '../facts.ts';
 import { AD_HOC, type QueryBuilder, type SqlFlavor } from './database.ts';
 import { all, groupExpression, inOrder, isAfter, isInTotals, matches } from './fact-filter.ts';
-import { addMeasures, MeasureSumming, measuresOfFacts, measuresOfTotals, measuresText } from './fact-measures.ts';
-import { FOLDED, keyExpression, keyName, keysOf, namesOf, partsOf, TOTALS_KEY, USABLE } from './fact-totals.ts';
+import { foldFacts } from './fact-folding.ts';
+import { MeasureSumming, measuresOfFacts, measuresOfTotals, measuresText } from './fact-measures.ts';
+import { FOLDED, keyName, keysOf, namesOf, partsOf, SUMMED, SUMMED_NAMES, USABLE } from './fact-totals.ts';
 
 /** Columns of a fact, without its number and its measures. */
 const COLUMNS = [
@@ -55,26 +56,7 @@ const COLUMNS = [
   'ended_ms',
 ] as const satisfies readonly Exclude<keyof NewFactRow, 'measures'>[];
 
-/** What the totals have of the facts with the same key. Each is a sum over the facts of the given expression. */
-const MEASURES = {
-  sessions: '1',
-  rewards: 'case when reward is null then 0 else 1 end',
-  reward_sum: 'coalesce(reward, 0)',
-  reward_square_sum: 'coalesce(reward * reward, 0)',
-  turns: 'turns',
-  sampled_tokens: 'sampled_tokens',
-  trained_tokens: 'trained_tokens',
-  timed: 'case when total_ms is null then 0 else 1 end',
-  total_ms: 'coalesce(total_ms, 0)',
-  queued: 'case when queued_ms is null then 0 else 1 end',
-  queued_ms: 'coalesce(queued_ms, 0)',
-  engine_ms: 'coalesce(engine_ms, 0)',
-  sandbox_ms: 'coalesce(sandbox_ms, 0)',
-} as const satisfies Record<Exclude<keyof FactSums, 'usable'>, string>;
-
-const MEASURE_NAMES = Object.keys(MEASURES) as (keyof typeof MEASURES)[];
-
-const SUM_NAMES = [...MEASURE_NAMES, 'usable'] as const;
+const SUM_NAMES = [...SUMMED_NAMES, 'usable'] as const;
 
 export class SqlFacts implements FactTable {
   private readonly db: QueryBuilder;
@@ -237,79 +219,16 @@ export class SqlFacts implements FactTable {
     return Number(rows[0]?.facts ?? 0);
   }
 
-  async fold(limit: number): Promise<number> {
-    const folded = await lockTotals(this.db, this.flavor);
-    const { rows } = await sql<{ last: number | null; facts: number }>`
-      select max(fact_no) as last, count(*) as facts from (
-        select fact_no from session_facts where fact_no > ${folded} order by fact_no limit ${limit}
-      ) as oldest`.execute(this.db);
-    const { last = null, facts = 0 } = rows[0] ?? {};
-    if (last === null) return 0;
-    const added = sql<boolean>`fact_no > ${folded} and fact_no <= ${last}`;
-    await addToTotals(this.db, 'add', added);
-    await addMeasures(this.db, this.flavor, 'add', added);
-    await this.db.updateTable('session_totals_state').set({ folded_no: last }).execute();
-    return Number(facts);
+  fold(limit: number): Promise<number> {
+    return foldFacts(this.db, this.flavor, limit);
   }
-}
-
-/** Removes the facts of sessions, and subtracts those that are part of the totals from them. */
-export async function removeFacts(db: QueryBuilder, flavor: SqlFlavor, sessionIds: readonly string[]): Promise<void> {
-  if (sessionIds.length === 0) return;
-  const folded = await lockTotals(db, flavor);
-  const isRemoved = sql<boolean>`session_id in ${flavor.texts(sessionIds)}`;
-  const inTotals = all([isRemoved, sql`fact_no <= ${folded}`]);
-  await addMeasures(db, flavor, 'subtract', inTotals);
-  const changed = await addToTotals(db, 'subtract', inTotals);
-  // Only the changed rows are checked, because reading all totals would take longer than everything else.
-  if (changed.length > 0) {
-    const rows = sql`totals_no in (${sql.join(changed.map((no) => sql.lit(no)))})`;
-    await sql`
-      delete from session_measure_totals where ${rows} and count = 0 and failures = 0 ${AD_HOC}`.execute(db);
-    await sql`delete from session_totals where ${rows} and sessions = 0 ${AD_HOC}`.execute(db);
-  }
-  const facts = sql`(select fact_no from session_facts where ${isRemoved})`;
-  await sql`delete from session_words where ${sql.ref(flavor.wordsKey)} in ${facts}`.execute(db);
-  await sql`delete from session_facts where ${isRemoved}`.execute(db);
-}
-
-/**
- * Locks the totals until the transaction ends. Resolves to the number up to which facts are part of them. Transactions that add facts do not
- * need the lock.
- */
-async function lockTotals(db: QueryBuilder, flavor: SqlFlavor): Promise<number> {
-  const { rows } = await sql<{ folded_no: number }>`
-    select folded_no from session_totals_state where id = 1 ${flavor.forUpdate}`.execute(db);
-  return rows[0]?.folded_no ?? 0;
-}
-
-/** Adds the sums of the facts that a condition selects to the totals, or subtracts them. Resolves to the numbers of the changed rows. */
-async function addToTotals(
-  db: QueryBuilder,
-  change: 'add' | 'subtract',
-  condition: RawBuilder<boolean>,
-): Promise<number[]> {
-  const sign = change === 'add' ? sql`` : sql`-`;
-  const keys = TOTALS_KEY.map((name, i) => sql`${keyExpression(name)} as ${sql.ref(keyName(i))}`);
-  const sums = MEASURE_NAMES.map((name) => sql`${sign}sum(${sql.raw(MEASURES[name])})`);
-  const added = MEASURE_NAMES.map((name) => {
-    const column = sql.ref(name);
-    return sql`${column} = session_totals.${column} + excluded.${column}`;
-  });
-  const { rows } = await sql<{ totals_no: number }>`
-    insert into session_totals (${namesOf([...TOTALS_KEY, ...MEASURE_NAMES])})
-    select ${sql.join([...keys, ...sums])} from session_facts where ${condition}
-    group by ${sql.join(TOTALS_KEY.map((_, i) => sql.lit(i + 1)))}
-    on conflict (${namesOf(TOTALS_KEY)}) do update set ${sql.join(added)}
-    returning totals_no`.execute(db);
-  return rows.map((row) => row.totals_no);
 }
 
 /** Returns SQL for the facts that a condition selects: the columns to sum by, and what is summed. */
 function fromFacts(by: readonly FactGroupColumn[], condition: RawBuilder<boolean>): RawBuilder<unknown> {
   const keys = by.map((name, i) => sql`${groupExpression(name)} as ${sql.ref(keyName(i))}`);
   const sums = SUM_NAMES.map((name) => {
-    const value = name === 'usable' ? USABLE : sql.raw(MEASURES[name]);
+    const value = name === 'usable' ? USABLE : sql.raw(SUMMED[name]);
     return sql`${value} as ${sql.ref(name)}`;
   });
   return sql`select ${sql.join([...keys, ...sums])} from session_facts where ${condition}`;

@@ -4,7 +4,7 @@ import { sql } from 'kysely';
 import type { EndedCounts, TaskPatch, TaskRow } from '../rows.ts';
 import type { Removed, TaskTable, TombstoneTable } from '../store.ts';
 import { OutdatedRead, type QueryBuilder, type SqlFlavor } from './database.ts';
-import { removeFacts } from './facts.ts';
+import { removeFacts } from './fact-folding.ts';
 
 export class SqlTasks implements TaskTable {
   private readonly db: QueryBuilder;
