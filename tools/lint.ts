@@ -1,11 +1,12 @@
 // Checks the rules that biome and knip do not cover: which package and folder may import which, file sizes, calls that read the clock or random
-// numbers, copies of functions that core has, assertions that cannot fail, and banned words. Violations lead to exit status 1; banned words only give warnings.
+// numbers, copies of functions that core has, assertions that cannot fail, the grammar of comments, and banned words.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkAssertions } from './lint/assertions.ts';
 import { checkCalls } from './lint/calls.ts';
 import { checkCopies } from './lint/copies.ts';
+import { checkGrammar } from './lint/grammar.ts';
 import { checkCircles, checkImports, readPackages } from './lint/packages.ts';
 import { checkSizes, PRODUCT, sizesOf } from './lint/sizes.ts';
 import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
@@ -44,7 +45,10 @@ const problems = [
   ...checkSizes(files),
 ];
 // The file with the list of banned words is left out, because it contains these words.
-const warnings = files.filter(({ path }) => path !== 'tools/lint/words.ts').flatMap(checkWords);
+const warnings = [
+  ...files.filter(({ path }) => path !== 'tools/lint/words.ts').flatMap(checkWords),
+  ...files.flatMap(checkGrammar),
+];
 
 for (const warning of warnings) print('warning: ', warning);
 for (const problem of problems) print('', problem);
