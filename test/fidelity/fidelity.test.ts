@@ -3,6 +3,7 @@ import { samplingSchema, type TaskEngine } from '@floe-rl/core/schema';
 import { bundledVocabulary, FAULT_KINDS } from '@floe-rl/sim';
 import { afterAll, describe, expect, it } from 'vitest';
 import { until } from '../../packages/capture/test/proxy/rig.ts';
+import { runs } from '../effort.ts';
 import { DIALECT_CLIENTS } from '../golden/dialect-clients.ts';
 import { MODES, type Mode, taskEngineOf } from '../golden/modes.ts';
 import { Golden, type GoldenSession } from '../golden/session.ts';
@@ -15,7 +16,7 @@ import { RandomTrainer } from './random-trainer.ts';
  * Number of tokens to sample in each engine mode. The default suffices to run every branch of the code; the program `verify/fidelity`
  * samples a million.
  */
-const TOKENS = Number(process.env.FLOE_FIDELITY_TOKENS ?? 20_000);
+const TOKENS = Number(process.env.FLOE_FIDELITY_TOKENS ?? runs(20_000));
 /** Path of the JSON file to which the token counts are written; no file is written when the variable is not set. */
 const REPORT = process.env.FLOE_FIDELITY_REPORT;
 const SEED = Number(process.env.FLOE_FIDELITY_SEED ?? 1);

@@ -1,5 +1,6 @@
 import type { SimOptions } from '@floe-rl/sim';
 import { afterAll, describe, expect, it } from 'vitest';
+import { ALL_TESTS } from '../effort.ts';
 import { CONSTRAINTS } from './cases/constraints.ts';
 import { DELIVERY } from './cases/delivery.ts';
 import { ENGINE } from './cases/engine.ts';
@@ -28,10 +29,15 @@ describe('the golden cases', () => {
   });
 });
 
-/** All modes with `npm test -- --all` and `npm run verify -- golden`; otherwise one with messages and one with token ids. */
-const PLAYED = process.env.FLOE_ALL_TESTS === '1' ? MODES : MODES.filter(({ name }) => /^vllm/.test(name));
+/**
+ * The cases that are played in a mode. With `npm test -- --all`, and so with `npm run verify -- golden`, all cases are played in all modes.
+ * Otherwise each case is played in one mode, in turn.
+ */
+function casesOf(mode: Mode): readonly GoldenCase[] {
+  return ALL_TESTS ? CASES : CASES.filter((_, index) => MODES[index % MODES.length] === mode);
+}
 
-for (const mode of PLAYED) describe(mode.name, () => play(mode));
+for (const mode of MODES) describe(mode.name, () => play(mode));
 
 function play(mode: Mode): void {
   /**
@@ -48,7 +54,7 @@ function play(mode: Mode): void {
   afterAll(async () => {
     for (const golden of engines.values()) await (await golden).close();
   });
-  for (const one of CASES) describe(`(${one.letter}) ${one.title}`, () => playCase(one, mode, goldenOf));
+  for (const one of casesOf(mode)) describe(`(${one.letter}) ${one.title}`, () => playCase(one, mode, goldenOf));
 }
 
 function playCase(one: GoldenCase, mode: Mode, goldenOf: (options?: SimOptions) => Promise<Golden>): void {

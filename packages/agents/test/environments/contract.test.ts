@@ -1,6 +1,7 @@
 import { type AssistantMessage, assistantMessageSchema, chatMessageSchema } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../test/effort.ts';
 import { checkEnvironment } from '../../src/environments/check.ts';
 import { ENVIRONMENTS, findEnvironment, parseEnvironmentConfig } from '../../src/environments/registry.ts';
 import { createEnvironment, playReplies, scoreOf } from './episodes.ts';
@@ -91,7 +92,7 @@ describe.each(CONFIGS)('%s with %j', (name, config) => {
           expect(terminated && truncated).toBe(false);
         }
       }),
-      { numRuns: 40 },
+      { numRuns: runs(40) },
     );
     await environment.close();
   });

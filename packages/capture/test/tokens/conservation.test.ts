@@ -1,6 +1,7 @@
 import { type CompletionRecord, completionRecordSchema, type Trace, trajectorySchema } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../test/effort.ts';
 import { buildGraph } from '../../src/tokens/graph.ts';
 import { encodeRecords } from '../../src/tokens/records.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
@@ -202,7 +203,7 @@ describe('the trajectory of any session', () => {
           expect(node.sharedLength).toBe(base === undefined ? 0 : differs < 0 ? whole.length : differs);
         }
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     );
   });
 
@@ -245,7 +246,7 @@ describe('the trajectory of any session', () => {
         expect(built.traces).toHaveLength(traces.length);
         expect(traces.length === 0).toBe(maskSum === 0);
       }),
-      { numRuns: 500 },
+      { numRuns: runs(500) },
     );
   });
 
@@ -261,7 +262,7 @@ describe('the trajectory of any session', () => {
           expect(trace.metadata).toMatchObject({ credit: spec.config.credit, credit_parts: divided ? units.size : 1 });
         }
       }),
-      { numRuns: 100 },
+      { numRuns: runs(100) },
     );
   });
 
@@ -285,7 +286,7 @@ describe('the trajectory of any session', () => {
         expect(tallies.reduce((sum, tally) => sum + tally.trained, 0)).toBe(audit.tokens.trained);
         if (audit.tokens.trained > 0) expect(exact / audit.tokens.trained).toBe(audit.exact_context_share);
       }),
-      { numRuns: 100 },
+      { numRuns: runs(100) },
     );
   });
 
@@ -315,7 +316,7 @@ describe('the trajectory of any session', () => {
           expect(experts).toEqual(completion.routedExperts && { ...completion.routedExperts, data });
         }
       }),
-      { numRuns: 100 },
+      { numRuns: runs(100) },
     );
   });
 });

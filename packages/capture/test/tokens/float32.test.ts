@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../test/effort.ts';
 import { FRACTION_DIGITS, UINT_BYTES, writeFraction, writeUint } from '../../src/tokens/decimal.ts';
 import { FLOAT32_BYTES, writeFloat32 } from '../../src/tokens/float32.ts';
 import { JsonWriter } from '../../src/tokens/json-writer.ts';
@@ -35,7 +36,7 @@ describe('a float32 written in decimal', () => {
         expect(Math.fround(JSON.parse(decimal))).toBe(value);
         if (value !== 0) expect(digitsOf(decimal)).toBe(fewestDigits(value));
       }),
-      { numRuns: 20_000 },
+      { numRuns: runs(20_000) },
     );
   });
 
@@ -89,7 +90,7 @@ describe('the digits of numbers', () => {
         expect(bytes.toString('latin1', 2, writeFraction(view, 2, whole, places))).toBe(padded);
         expect(bytes.subarray(2 + FRACTION_DIGITS).every((byte) => byte === 0x7e)).toBe(true);
       }),
-      { numRuns: 5_000 },
+      { numRuns: runs(5_000) },
     );
   });
 });

@@ -2,6 +2,7 @@ import type { AssistantMessage, ToolCall } from '@floe-rl/core/schema';
 import { bundledVocabulary } from '@floe-rl/sim';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../../test/effort.ts';
 import { ReplyParser } from '../../../../sim/src/reply-parser.ts';
 import { VisibleText } from '../../../../sim/src/visible-text.ts';
 import { assistantMessage } from '../../../src/engines/chat/messages.ts';
@@ -105,7 +106,7 @@ describe.each(Object.entries(QUIRKS))(
             if (text !== '') expect(reasoning).toBe(complete.reasoning);
           }
         }),
-        { numRuns: 150 },
+        { numRuns: runs(150) },
       );
     });
   },

@@ -3,6 +3,7 @@ import { isTerminal } from '@floe-rl/core/protocol';
 import type { HeartbeatReply, Lease, NodeInfo, SessionResult } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../../test/effort.ts';
 import { MemoryDatabase } from '../../../../../verify/control-plane/memory-store/database.ts';
 import { MemoryStore } from '../../../../../verify/control-plane/memory-store/store.ts';
 import { createRolloutServer, type RolloutServer } from '../../../src/rollout/index.ts';
@@ -10,7 +11,7 @@ import { type Answer, Caller, type Refusal } from '../call.ts';
 import { MemoryBlobs } from '../memory-blobs.ts';
 import { METRICS, summaryOf, task } from '../workbench.ts';
 
-const RUNS = 25;
+const RUNS = runs(25);
 const LEASE_SECONDS = 10;
 const NODES = ['n1', 'n2'];
 const SESSIONS = 9;

@@ -2,6 +2,7 @@ import { VirtualClock } from '@floe-rl/core';
 import type { Lease, Outcome, SessionResult, SessionView, TaskStatus } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../../test/effort.ts';
 import { createRolloutServer } from '../../../src/rollout/index.ts';
 import { SqliteStore } from '../../../src/store/index.ts';
 import { Caller } from '../call.ts';
@@ -10,7 +11,7 @@ import { summaryOf, task } from '../workbench.ts';
 
 const LEASE_SECONDS = 10;
 const NODES = ['n1', 'n2'];
-const RUNS = 60;
+const RUNS = runs(60);
 
 type Step =
   | { kind: 'lease'; node: number; slots: number }

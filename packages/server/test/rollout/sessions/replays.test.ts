@@ -1,6 +1,7 @@
 import type { RolloutStatus, SessionResult, SubmitReply, TaskStatus } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../../test/effort.ts';
 import { MemoryStore } from '../../../../../verify/control-plane/memory-store/store.ts';
 import { Caller } from '../call.ts';
 import { MemoryBlobs } from '../memory-blobs.ts';
@@ -58,7 +59,7 @@ describe('the server', () => {
         const own = page.body.results.filter((result) => result.task_id === name).map((result) => result.session_id);
         expect(own.sort()).toEqual([...session_ids].sort());
       }),
-      { numRuns: 40, endOnFailure: true },
+      { numRuns: runs(40), endOnFailure: true },
     );
     const { body } = await caller.call<RolloutStatus>('GET', '/rollout/status');
     expect(body.sessions.LEASED + body.sessions.QUEUED).toBe(0);

@@ -2,6 +2,7 @@ import { VirtualClock } from '@floe-rl/core';
 import type { Lease, Outcome, ResultsPage, SessionView, TaskRequestInput } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { runs } from '../../../../../test/effort.ts';
 import { createRolloutServer, type RolloutServer } from '../../../src/rollout/index.ts';
 import { SqliteStore } from '../../../src/store/index.ts';
 import { Caller } from '../call.ts';
@@ -9,7 +10,7 @@ import { MemoryBlobs } from '../memory-blobs.ts';
 import { summaryOf, task } from '../workbench.ts';
 
 const LEASE_SECONDS = 10;
-const RUNS = 25;
+const RUNS = runs(25);
 
 const OUTCOMES_TRIED: readonly Outcome[] = ['completed', 'completed', 'agent_error', 'infra_error', 'no_completions'];
 
