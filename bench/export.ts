@@ -17,7 +17,7 @@ import {
   encodeExport,
   type FormatName,
   trainingGroups,
-} from '@floe-rl/data';
+} from '@floe-rl/data/trainers';
 import { medianCpuMs } from './cpu-time.ts';
 import { printReport, type ReportRow, round } from './report.ts';
 

@@ -1,6 +1,6 @@
 import { findEnvironment } from '@floe-rl/agents';
 import type { ChatMessage, SessionResult } from '@floe-rl/core/schema';
-import { encodeExport, type FormatName, trainingGroups } from '@floe-rl/data';
+import { encodeExport, type FormatName, trainingGroups } from '@floe-rl/data/trainers';
 import { bundledVocabulary, checkAgainstLedger, parseScenarios } from '@floe-rl/sim';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { playedScenarios } from '#floe/testing/index';

@@ -1,4 +1,4 @@
-import { ADVANTAGE_METHODS, CONSTRAINED_USES, FORMAT_NAMES } from '@floe-rl/data';
+import { ADVANTAGE_METHODS, CONSTRAINED_USES, FORMAT_NAMES } from '@floe-rl/data/trainers';
 import { componentSchemas } from '#server/rollout/http/openapi';
 
 /** The part of JSON Schema that describes the values of the API. */

@@ -3,7 +3,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { SessionResult } from '@floe-rl/core/schema';
-import { encodeExport, trainingGroups } from '@floe-rl/data';
+import { encodeExport, trainingGroups } from '@floe-rl/data/trainers';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { runPython } from './processes.ts';
 

@@ -1,7 +1,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { SessionResult } from '@floe-rl/core/schema';
-import { ENCODINGS, type ExportOptions, encodeExport, type FormatName, trainingGroups } from '@floe-rl/data';
+import { ENCODINGS, type ExportOptions, encodeExport, type FormatName, trainingGroups } from '@floe-rl/data/trainers';
 import { PAD_TOKEN_ID } from './trajectories.ts';
 
 /** The formats whose samples may have several traces. Their files are in the folder that each trainer's program receives. */

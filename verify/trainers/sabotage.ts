@@ -1,6 +1,6 @@
 import type { RandomSource } from '@floe-rl/core';
 import type { SessionResult, Trace } from '@floe-rl/core/schema';
-import type { FormatName } from '@floe-rl/data';
+import type { FormatName } from '@floe-rl/data/trainers';
 import type { ExportFile } from './exports.ts';
 import { VOCABULARY } from './trajectories.ts';
 

@@ -39,18 +39,3 @@ export { readSessions } from './session-sets/read-set.ts';
 export { ServerSessions } from './session-sets/server-sessions.ts';
 export { rowText, type SetRow } from './session-sets/set-row.ts';
 export { type SetOptions, writeSet } from './session-sets/write-set.ts';
-export { ADVANTAGE_METHODS, type AdvantageMethod } from './trainers/advantages.ts';
-export {
-  CONSTRAINED_USES,
-  type ConstrainedUse,
-  describeFormats,
-  ENCODINGS,
-  type Encoding,
-  type ExportOptions,
-  encodeExport,
-  FORMAT_NAMES,
-  type FormatDescription,
-  type FormatName,
-  trainerRecords,
-} from './trainers/registry.ts';
-export { type TrainingGroup, type TrainingRow, type TrainingSample, trainingGroups } from './trainers/training-row.ts';

@@ -4,7 +4,7 @@ import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { outcomeSchema } from '@floe-rl/core/schema';
-import { FORMAT_NAMES } from '@floe-rl/data';
+import { FORMAT_NAMES } from '@floe-rl/data/trainers';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { startTestService, type TestService } from '#floe/testing/index';
 import { repositoryRoot } from '../../../tools/repository.ts';

@@ -1,7 +1,7 @@
 import { sessionSummary } from '@floe-rl/core/protocol';
 import type { Outcome, SessionResult, Trace, Trajectory } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
-import { type ExportOptions, trainerRecords, trainingGroups } from '../../src/index.ts';
+import { type ExportOptions, trainerRecords, trainingGroups } from '../../src/trainers/index.ts';
 
 /** Makes a result with `traces` traces of one prompt token and two trained tokens each. */
 function result(index: number, reward: number | null, traces = 1, outcome: Outcome = 'completed'): SessionResult {

@@ -3,7 +3,7 @@ import type { Outcome, SessionResult, Trace, Trajectory } from '@floe-rl/core/sc
 import { tableFromIPC, Vector } from 'apache-arrow';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type ExportOptions, encodeExport, type FormatName, trainingGroups } from '../../src/index.ts';
+import { type ExportOptions, encodeExport, type FormatName, trainingGroups } from '../../src/trainers/index.ts';
 import { randomResults } from './random-results.ts';
 
 /** A trace as read from a record of a trainer's format: ids and mask of prompt and response, and the logprobs of the trained tokens. */

@@ -8,7 +8,7 @@ import {
   CONSTRAINED_USES,
   type ConstrainedUse,
   FORMAT_NAMES,
-} from '@floe-rl/data';
+} from '@floe-rl/data/trainers';
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';

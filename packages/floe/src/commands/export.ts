@@ -3,6 +3,7 @@ import { rename, rm, writeFile } from 'node:fs/promises';
 import type { FloeClient } from '@floe-rl/client';
 import { FloeError } from '@floe-rl/core';
 import type { SessionResult } from '@floe-rl/core/schema';
+import { SET_ENCODINGS, SET_FORMATS, type SetEncoding, type SetFormat, type SetRow } from '@floe-rl/data';
 import {
   ADVANTAGE_METHODS,
   type AdvantageMethod,
@@ -14,13 +15,8 @@ import {
   encodeExport,
   FORMAT_NAMES,
   type FormatName,
-  SET_ENCODINGS,
-  SET_FORMATS,
-  type SetEncoding,
-  type SetFormat,
-  type SetRow,
   trainingGroups,
-} from '@floe-rl/data';
+} from '@floe-rl/data/trainers';
 import { type Command, Option } from 'commander';
 import { withClient, withConnectionOptions } from './connection.ts';
 import { exportSet, type SessionsFrom, type SetExportOptions, setFormatRows, withSessions } from './export-set.ts';

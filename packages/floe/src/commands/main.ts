@@ -23,10 +23,12 @@ process.stderr.on('error', () => {});
 process.on('uncaughtException', (error) => process.exit(report(error, asJson)));
 
 try {
-  const loadCommand = COMMANDS[process.argv[2] ?? ''];
+  const [, , first = ''] = process.argv;
+  const loadCommand = COMMANDS[first];
   // Loads all commands when the command line names no existing command, because the help and the suggestions for a mistyped command list
-  // all of them.
-  const loaders = loadCommand === undefined ? Object.values(COMMANDS) : [loadCommand];
+  // all of them. The version needs no command.
+  const all = first === '--version' || first === '-V' ? [] : Object.values(COMMANDS);
+  const loaders = loadCommand === undefined ? all : [loadCommand];
   for (const load of loaders) (await load())(program);
   const hasTopology = process.argv.some((arg) => /^--topology(=|$)/.test(arg));
   await program.parseAsync(

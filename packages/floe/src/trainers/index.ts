@@ -17,4 +17,4 @@ export {
   type TrainingSample,
   trainerRecords,
   trainingGroups,
-} from '@floe-rl/data';
+} from '@floe-rl/data/trainers';

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { SessionResult } from '@floe-rl/core/schema';
-import { type ExportOptions, encodeExport, type FormatName, trainingGroups } from '@floe-rl/data';
+import { type ExportOptions, encodeExport, type FormatName, trainingGroups } from '@floe-rl/data/trainers';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { randomResults } from '../../../../packages/data/test/trainers/random-results.ts';

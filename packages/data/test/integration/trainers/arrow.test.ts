@@ -8,9 +8,9 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { describeIf } from '../../../../../test/skip.ts';
 import { repositoryRoot } from '../../../../../tools/repository.ts';
 import { findTool } from '../../../../../verify/services/tools.ts';
-import { encodeExport, FORMAT_NAMES, type FormatName, trainingGroups } from '../../../src/index.ts';
 import { encodeArrow } from '../../../src/trainers/arrow.ts';
 import { Booleans, Json } from '../../../src/trainers/format.ts';
+import { encodeExport, FORMAT_NAMES, type FormatName, trainingGroups } from '../../../src/trainers/index.ts';
 import { randomResults } from '../../trainers/random-results.ts';
 
 /** Returns the values of the columns of an Arrow stream, by name. */

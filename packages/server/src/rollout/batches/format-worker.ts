@@ -1,7 +1,7 @@
 import { parentPort } from 'node:worker_threads';
 import { asFloeError } from '@floe-rl/core';
 import type { SessionResult } from '@floe-rl/core/schema';
-import { type Encoding, type ExportOptions, encodeExport, trainingGroups } from '@floe-rl/data';
+import { type Encoding, type ExportOptions, encodeExport, trainingGroups } from '@floe-rl/data/trainers';
 
 /** A request to the worker: the SessionResults of a batch as JSON texts, in the order of their groups, and the format to make of them. */
 export type FormatRequest = {

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import { type ErrorCode, entryPath, FloeError } from '@floe-rl/core';
-import type { Encoding, ExportOptions } from '@floe-rl/data';
+import type { Encoding, ExportOptions } from '@floe-rl/data/trainers';
 import type { FormatReply, FormatRequest } from './format-worker.ts';
 
 type Waiting = { readonly resolve: (bytes: Buffer) => void; readonly reject: (error: FloeError) => void };

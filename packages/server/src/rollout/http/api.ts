@@ -38,7 +38,7 @@ import {
   trajectorySchema,
   versionRequestSchema,
 } from '@floe-rl/core/schema';
-import { ADVANTAGE_METHODS, CONSTRAINED_USES, ENCODINGS, FORMAT_NAMES } from '@floe-rl/data';
+import { ADVANTAGE_METHODS, CONSTRAINED_USES, ENCODINGS, FORMAT_NAMES } from '@floe-rl/data/trainers';
 import { z } from 'zod';
 import { count, digits, ENGINE_WAIT_SECONDS, flag, seconds, waitSeconds } from './query-parameters.ts';
 import { SESSION_LIST_API } from './session-list-api.ts';

@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream';
 import { asFloeError, isRecord, parseJson } from '@floe-rl/core';
-import type { ExportOptions } from '@floe-rl/data';
+import type { ExportOptions } from '@floe-rl/data/trainers';
 import { batchHead, batchWithRecords, batchWithResults, resultTexts } from '../batches/batch-json.ts';
 import type { BatchFormatter } from '../batches/formatter.ts';
 import { nextBatch } from '../batches/hand-out.ts';
