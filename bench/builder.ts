@@ -2,10 +2,10 @@
 //
 //   npm run bench -- builder [--quick] [--json]
 //
-// Each measured session has one agent, whose prompts each continue the previous turn. Half of the session's tokens are sampled. Token ids
-// are drawn from a vocabulary of 151,643, and a token has about four characters of text. The prompts of a session are views of one buffer,
-// as in the proxy. The results are medians over many runs after a warm-up. The CPU time is that of the whole process, including the garbage
-// collector's threads. The floor is `JSON.stringify` of the same trajectory, which every recorder of sessions has to do.
+// Each measured session has one agent, whose prompts each continue the previous turn. Half of the session's tokens are sampled. Token ids are
+// drawn from a vocabulary of 151,643, and a token has about four characters of text. The prompts of a session are views of one buffer, as in
+// the proxy. The results are medians over many runs after a warm-up. The CPU time covers the whole process, including the garbage collector's
+// threads. The floor is `JSON.stringify` of the same trajectory, which every recorder of sessions has to do.
 import { type Completion, encodeRecords } from '@floe-rl/capture';
 import { buildTrajectory } from '#capture/tokens/trajectory';
 import { medianCpuMs, mediansCpuMs } from './cpu-time.ts';
@@ -77,8 +77,8 @@ for (const [turns, tokens] of SIZES) {
     rows.push(['  with 95 % of it sampled', `${keys.cpu_ms_200x200k_all_sampled} ms`, `${round(all.mb)} MB of JSON`]);
   }
 }
-// Compares the cost per token of the largest session with that of the second smallest. A run of the smallest session takes too little time
-// to be measured exactly.
+// Compares the cost per token of the largest session with the cost per token of the second smallest. A run of the smallest session takes too
+// little time to be measured exactly.
 const growth = round((perToken.at(-1) ?? 0) / (perToken[1] ?? 1));
 keys.ns_per_token_largest_over_60x40k = growth;
 rows.push(['per token, largest to 60 x 40k', growth, '1 is linear']);

@@ -8,7 +8,7 @@ type Message = Readonly<Record<string, unknown>>;
 
 /** A child process that `startChild` has started. */
 export type BenchChild = {
-  /** The message with which the child process reported that it is ready. It contains its `pid`. */
+  /** The message that reported that the child process is ready. It contains the `pid` of the process. */
   readonly ready: Message;
   /** Time in ms, read from the monotonic clock, at which the child process reported that it is ready. */
   readonly readyMs: number;
@@ -61,7 +61,7 @@ export async function startChild(
   };
 }
 
-/** Id of the message with which a child process reports that it is ready. Requests have higher ids. */
+/** Id of the message that reports that a child process is ready. Requests have higher ids. */
 const READY_ID = 0;
 
 export type Handlers = Readonly<Record<string, (fields: never) => Message | Promise<Message>>>;

@@ -51,7 +51,7 @@ function factRow(i: number): NewFactRow {
 
 const TOOLS = ['bash', 'edit', 'search'];
 
-/** What a session with some turns measures: links, drift, reasons for rendering, tools with several times, parts of the reward. */
+/** Returns the measures of a session with some turns: links, drift, reasons for rendering, tools with several times, parts of the reward. */
 function measuresFor(turns: number): Measure[] {
   const of = (kind: MeasureKind, name: string, fields: Partial<Measure>): Measure => ({
     ...{ kind, name, bin: -1, count: 0, failures: 0, sum: 0, square_sum: 0 },

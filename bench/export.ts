@@ -2,10 +2,10 @@
 //
 //   npm run bench -- export [--quick] [--json]
 //
-// Each sample has one trace of 20,000 tokens in 40 turns, a third of which are sampled. Messages are short, because their text is copied
+// Each sample has one trace of 20,000 tokens in 40 turns; a third of the tokens are sampled. Messages are short, because their text is copied
 // and does not differ between formats. Reading the stored trajectory is measured as a row of its own. The results are medians over many runs
-// after a warm-up. The CPU time is that of the whole process, including the garbage collector's threads. The floor of JSON lines is
-// `JSON.stringify` of the ids, masks and log-probabilities alone; that of Arrow is one copy of their typed arrays.
+// after a warm-up. The CPU time covers the whole process, including the garbage collector's threads. The floor of JSON lines is
+// `JSON.stringify` of the ids, masks and log-probabilities alone. The floor of Arrow is one copy of their typed arrays.
 
 import { seededRandom } from '@floe-rl/core';
 import { sessionSummary } from '@floe-rl/core/protocol';
@@ -33,7 +33,7 @@ const TOKENS = TURNS * TOKENS_PER_TURN;
 const TOTAL_TOKENS = GROUPS * SAMPLES * TOKENS;
 const VOCABULARY = 151_643;
 
-/** The format that repeats the prompt in every step, so that it writes many times the tokens of a trace. It is left out of the keys. */
+/** This format repeats the prompt in every step, so it writes many times the tokens of a trace. It is left out of the keys. */
 const REPEATING: FormatName = 'rllm';
 
 const OPTIONS: Partial<Record<FormatName, Readonly<Record<string, unknown>>>> = {
@@ -69,7 +69,7 @@ function resultOf(group: number, sample: number): SessionResult {
   return { ...summary, trajectory: { traces: [trace], images: {} } as unknown as Trajectory };
 }
 
-/** Returns the millions of tokens per CPU second with which `work` handles all tokens. */
+/** Returns the millions of tokens that `work` handles per CPU second. `work` handles all tokens in one call. */
 function rate(work: () => unknown): number {
   return TOTAL_TOKENS / 1_000 / medianCpuMs(work, WARM_UP, RUNS);
 }

@@ -1,6 +1,6 @@
 import { type Program, runNamed } from '../tools/programs.ts';
 
-/** All benches, by the name with which `npm run bench -- NAME` starts them. */
+/** All benches. `npm run bench -- NAME` starts the bench with this name. */
 const PROGRAMS: Readonly<Record<string, Program>> = {
   builder: {
     summary: "CPU time of a session's trajectory: graph, builder, audit, JSON",

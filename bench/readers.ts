@@ -2,8 +2,9 @@
 //
 //   npm run bench -- readers [--quick] [--json]
 //
-// Each output is read in two sizes, of which the second is four times the first. A reader whose time is linear takes the same time per
-// character for both. The floor is one pass over the characters that counts the lines. The bench also reports the longest time for which a reader kept other work on the event loop from running.
+// Each output is read in two sizes; the second is four times the first. A reader whose time is linear takes the same time per character for
+// both. The floor is one pass over the characters that counts the lines. The bench also reports the longest time that a reader blocked the
+// event loop.
 import { KIB, MIB, systemClock } from '@floe-rl/core';
 import { harnessRegistry } from '@floe-rl/node';
 import { readReport } from '#evaluators/test-report';
@@ -31,7 +32,7 @@ const REPORTS: Readonly<Record<string, (chars: number) => string>> = {
   'status words and blanks': (chars) => fill(chars, `FAILED${' '.repeat(1000)}`),
 };
 
-/** Hostile outputs of a harness. They contain the texts (markers) by which floe's harness adapters find the output lines to parse. */
+/** Hostile outputs of a harness. They contain the texts (markers) that identify output lines for floe's harness adapters. */
 const MARKERS =
   '{"type":"result" "message_end" {"type":"step_finish" {"type":"error" {"type":"turn. "kind": " "subtype":"init"';
 const OUTPUTS: Readonly<Record<string, (chars: number) => string>> = {

@@ -2,7 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { cpus, totalmem } from 'node:os';
 
-/** The machine and the commit of floe with which the values of a report were measured. */
+/** The machine and the commit of floe that the values of a report were measured on. */
 export type Machine = {
   readonly cpu: string;
   readonly cores: number;

@@ -1,10 +1,16 @@
 /**
- * `npm run generate` writes the files that are derived from the code: docs/openapi.json from the schemas and the route table,
- * docs/errors.md from the error table, docs/cli.md from the commands, docs/typescript-reference.md and
- * docs/python-reference.md from the clients, docs/cluster-reference.md and docs/configuration.md from the schemas of their files,
- * docs/result-fields.md from the schemas of results, docs/metrics.md from the metric registries, the table of denied system calls in
- * docs/runtimes.md, packages/sim/assets/tokenizer.json from its training text, and python/src/floe/api_types.py from the schemas. With `--check` it
- * writes nothing, and fails when a committed file differs.
+ * `npm run generate` writes the files that are derived from the code. With `--check` it writes nothing, and fails when a committed file
+ * differs. The files:
+ * - docs/openapi.json, from the schemas and the route table.
+ * - docs/errors.md, from the error table.
+ * - docs/cli.md, from the commands.
+ * - docs/typescript-reference.md and docs/python-reference.md, from the clients.
+ * - docs/cluster-reference.md and docs/configuration.md, from the schemas of their files.
+ * - docs/result-fields.md, from the schemas of results.
+ * - docs/metrics.md, from the metric registries.
+ * - The table of denied system calls in docs/runtimes.md.
+ * - packages/sim/assets/tokenizer.json, from its training text.
+ * - python/src/floe/api_types.py, from the schemas.
  */
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,8 @@
-// Checks the rules that biome and knip do not cover: which package and folder may import which, file sizes, calls that read the clock or random
-// numbers, copies of functions that core has, assertions that cannot fail, the grammar of comments, and banned words.
+// Checks the rules that biome and knip do not cover:
+// - which package and folder may import which, and file sizes;
+// - calls that read the clock or random numbers, and copies of functions that core has;
+// - assertions that cannot fail;
+// - the grammar of comments, and banned words.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -31,8 +34,8 @@ function print(kind: string, { path, line, message }: Problem): void {
 
 const root = repositoryRoot();
 const files = FOLDERS.flatMap((folder) => sourceFiles(root, folder));
-// The lint rules against direct calls of timers and clocks do not apply to tests, which wait for real events and read real clocks, and to
-// the page, which runs in a browser.
+// The lint rules against direct calls of timers and clocks have two exceptions. Tests wait for real events and read real clocks, and the page
+// runs in a browser.
 const programs = files.filter(({ path }) => !/^(test|dashboard|packages\/[^/]+\/test)\//.test(path));
 const packages = readPackages(root);
 const problems = [

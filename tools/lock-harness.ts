@@ -1,5 +1,5 @@
-// Writes the lock file of a harness to harness-locks/<name>/, or of a program that evaluators run to evaluator-locks/<name>/. Afterwards,
-// set the version in packages/node/src/harnesses/install/ as well, and review the changes of the lock file, because the locked packages run in every
+// Writes the lock file of a harness to harness-locks/<name>/, or of a program that evaluators run to evaluator-locks/<name>/. Afterwards, set
+// the version in packages/node/src/harnesses/install/ as well. Review the changes of the lock file, because the locked packages run in every
 // sandbox, or on every node.
 //   npm run verify -- lock-harness NAME VERSION [--uv PATH]
 

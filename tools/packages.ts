@@ -145,8 +145,8 @@ function staged(workspaces: ReadonlyMap<string, Workspace>, name: string, scratc
 }
 
 /**
- * Copies what the manifest's `files` name. What is not in the folder of the package, such as the license, is copied from the root of the
- * repository.
+ * Copies the files and folders that the manifest's `files` names. If the folder of the package lacks one, such as the license, it is copied
+ * from the root of the repository.
  */
 function copyPackage({ folder, manifest }: Workspace, target: string): void {
   for (const file of manifest.files.filter((path) => !path.startsWith('!'))) {
@@ -156,7 +156,7 @@ function copyPackage({ folder, manifest }: Workspace, target: string): void {
   }
 }
 
-/** Returns a manifest without what only this repository needs. */
+/** Returns a manifest without the fields that only this repository needs. */
 function shippedManifest({ devDependencies: _, exports, ...manifest }: Manifest): Omit<Manifest, 'devDependencies'> {
   const { repository } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { repository?: unknown };
   const shipped = Object.entries(exports).map(([path, target]) => {
@@ -217,7 +217,7 @@ function checkVersions(version: string): void {
 }
 
 /**
- * Returns the list of the packages that `floe` needs, and of those that are bundled in the dashboard. It is made in a folder without
+ * Returns the list of the packages that `floe` needs, and of the packages that are bundled in the dashboard. It is made in a folder without
  * development packages, because `npm sbom --omit dev` leaves out packages that both kinds of packages depend on.
  */
 function listedPackages(folder: string): string {

@@ -1,6 +1,7 @@
 /**
- * Returns the section of the changelog on a release, without its title. `tag` is the tag of the release, such as `v0.2.0`. Throws an Error when the tag
- * is not that of the version, when the section is missing, has no date or is empty, or when entries without a release are left.
+ * Returns the section of the changelog on a release, without its title. `tag` is the tag of the release, such as `v0.2.0`. Throws an Error
+ * when the tag does not name the version, when the section is missing, has no date or is empty, and when the changelog has entries under
+ * Unreleased.
  */
 export function releaseNotes(changelog: string, version: string, tag: string): string {
   if (tag !== `v${version}`) throw new Error(`the tag ${tag} is not that of the version ${version}`);

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 const PACKAGES = join(import.meta.dirname, '..', 'packages');
 
 /**
- * Lets tests import the sources of all packages, not what was compiled from them. These are aliases and not an export condition, because Vitest
+ * Lets tests import the sources of all packages instead of the compiled files. Aliases are used and not an export condition, because Vitest
  * passes conditions on to all Node processes and threads that tests start.
  */
 export const SOURCE_ALIASES = [

@@ -1,12 +1,12 @@
 import { statSync } from 'node:fs';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
-/** Bytes that a file of integration tests counts as larger than it is, because it takes longer than any other. */
+/** This number is added to the size of each file of integration tests, because such a file takes longer than any other. */
 const INTEGRATION_BYTES = 10_000_000;
 
 /**
- * Starts the test files that probably take longest first, so that no worker is left alone with one at the end: integration tests, which start
- * programs, and then the largest files.
+ * Starts the test files that probably take longest first, so that no worker has a long file left at the end. Integration tests, which start
+ * programs, come first, and then the largest files.
  */
 export class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

@@ -1,5 +1,5 @@
-// `npm test [-- --all] [-- PATH…]`: installs the pinned pi harness if it is missing, and runs the tests. `--all` includes those that take minutes.
-// The last line is "N passed, N failed".
+// `npm test [-- --all] [-- PATH…]`: installs the pinned pi harness if it is missing, and runs the tests. `--all` includes the tests that take
+// minutes. The last line is "N passed, N failed".
 
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
@@ -17,7 +17,8 @@ const args = process.argv.slice(2).filter((arg) => arg !== '--all');
 if (args.length < process.argv.length - 2) process.env.FLOE_ALL_TESTS = '1';
 if (args.some((arg) => arg.startsWith('--project'))) process.exit(runVitest(args));
 
-// Tests that start programs wait for these most of the time, so the others run beside them. Their output is printed when all have ended.
+// Integration tests wait most of the time for the programs that they start, so the unit tests run beside them. The output of the unit tests is
+// printed when all have ended.
 const lines: string[] = [];
 const [integration, unit] = await Promise.all([
   countTests(['--project', 'integration', '--passWithNoTests', ...args]),

@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { cacheDir } from '#floe/commands/cache-dir';
 
-/** A problem with what the caller asked for, whose message states what to do. */
+/** A problem with the caller's request. The message states what to do. */
 export class RequestError extends Error {}
 
 /** Folder of the checked out commits. Each is a git worktree of its own, which is kept for the next comparison. */

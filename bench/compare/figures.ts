@@ -46,8 +46,8 @@ export function readFigure(json: unknown, path: string): number | null {
 }
 
 /**
- * One figure of two commits. `base` and `head` are medians over the runs. `ratio` is the median of the costs of the head over those of the
- * base in the same pair of runs, so above 1 is worse, for rates as well. `spread` is the least and the greatest of these ratios.
+ * One figure of two commits. `base` and `head` are medians over the runs. The ratio of a pair of runs is the cost of the head divided by the
+ * cost of the base, so above 1 is worse, for rates as well. `ratio` is the median of these ratios. `spread` is the least and the greatest.
  */
 export type Comparison = {
   readonly base: number;

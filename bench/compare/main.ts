@@ -2,9 +2,9 @@
 //
 //   npm run bench -- compare REF [--only=BENCH,…] [--pairs=N] [--bound=PERCENT] [--json]
 //
-// The base is checked out into a git worktree in the cache folder and compiled. Both commits then run the same quick benches in turns, base
-// first in one pair and head first in the next, so that a slow moment of the machine affects both. A figure is the median over the pairs of
-// the head's cost divided by the base's. Exits with 1 when a figure got worse by more than the bound (10 % by default), and with 2 when the
+// The base is checked out into a git worktree in the cache folder and compiled. Both commits then run the same quick benches in turns. The
+// base is first in one pair and the head in the next, so that a slow moment of the machine affects both. A figure is the median over the pairs
+// of the head's cost divided by the base's. Exits with 1 when a figure got worse by more than the bound (10 % by default), and with 2 when the
 // commits cannot be compared.
 import { printReport, type ReportRow, round } from '../report.ts';
 import { benchesOf, changedFiles, checkOut, commitOf, RequestError, runBench } from './checkout.ts';

@@ -3,8 +3,8 @@ import { isInformative, type Sample } from './workload.ts';
 export type Plan = { readonly workers: number; readonly batchGroups: number; readonly batches: number };
 
 /**
- * Returns how long dynamic sampling takes batch by batch, as verl does it: a batch of prompts is sampled whole, its uninformative groups are
- * dropped, and further batches are sampled until there are enough groups; those beyond are dropped too. In ms.
+ * Returns the duration in ms of dynamic sampling batch by batch, as verl does it. A batch of prompts is sampled whole, and its uninformative
+ * groups are dropped. Further batches are sampled until there are enough groups. Surplus groups are dropped too.
  */
 export function batchByBatchMs(groupOf: (index: number) => readonly Sample[], plan: Plan): number {
   let next = 0;
@@ -20,8 +20,8 @@ export function batchByBatchMs(groupOf: (index: number) => readonly Sample[], pl
 }
 
 /**
- * Returns the least time in which all batches could be made: that of the first groups that contain enough informative ones, with every worker
- * busy until the last moment. In ms.
+ * Returns the least time in ms for making all batches. It is the time for sampling groups in order until there are enough informative groups,
+ * with every worker busy until the last moment.
  */
 export function optimumMs(groupOf: (index: number) => readonly Sample[], plan: Plan): number {
   let work = 0;
@@ -33,7 +33,7 @@ export function optimumMs(groupOf: (index: number) => readonly Sample[], plan: P
   return work / plan.workers;
 }
 
-/** The time until all samples have ended when each worker takes the next one as soon as it is free. */
+/** The time until all samples have ended when each worker takes the next sample as soon as it is free. */
 function makespanMs(samples: readonly Sample[], workers: number): number {
   const freeAt = new Float64Array(workers);
   for (const { ms } of samples) {

@@ -1,5 +1,5 @@
-// Measures how close batch streams come to the least possible time of dynamic sampling (DAPO), on a virtual clock, against sampling batch by
-// batch and against the optimum of the same groups.
+// Measures how close batch streams come to the least possible time of dynamic sampling (DAPO), on a virtual clock. The streams are compared
+// with sampling batch by batch and with the optimum of the same groups.
 //
 //   npm run bench -- dapo [--seed N] [--batches N] [--quick] [--json]
 import { parseArgs } from 'node:util';

@@ -36,8 +36,8 @@ type Running = { readonly endMs: number; readonly lease: Omit<Lease, 'task'>; re
 const NODE = 'node-1';
 
 /**
- * Runs a trainer that takes no time for a step against floe's own batch streams, scheduling and store, on a virtual clock. Sessions are
- * simulated: each takes the time and gets the reward that its sample has.
+ * Runs floe's own batch streams, scheduling and store on a virtual clock, with a trainer whose steps take no time. Sessions are simulated:
+ * each takes the time and gets the reward that its sample has.
  */
 export async function runStream(
   groupOf: (index: number) => readonly Sample[],
@@ -61,7 +61,7 @@ export async function runStream(
         {
           node_id: NODE,
           instance: 'i',
-          // A node holds as many sessions as its stages have places together.
+          // A node holds at most as many sessions as its stages have places together.
           max_init_workers: 1,
           ready_size: 0,
           max_run_workers: workers - 2,

@@ -3,7 +3,7 @@ import { type RandomSource, seededRandom } from '@floe-rl/core';
 /** One sample of a group: how long its session takes in ms, and whether it solves its task. */
 export type Sample = { readonly ms: number; readonly isSolved: boolean };
 
-/** What the tasks of a workload are like. Solve rates have a Beta distribution, durations a log-normal one. */
+/** Distributions of the tasks of a workload. Solve rates have a Beta distribution, durations a log-normal distribution. */
 export type Workload = {
   readonly name: string;
   readonly alpha: number;
@@ -15,9 +15,9 @@ export type Workload = {
 };
 
 /**
- * Tasks as those of a 4B model on SWE-Gym: 47 % of the groups of 8 samples are informative, and sessions take 432 s on average. The deviations
- * are chosen so that sampling batch by batch takes as long as in a published model of the same workload: 165 minutes per batch with 64
- * workers and 135 with 512.
+ * Tasks like SWE-Gym with a 4B model: 47 % of the groups of 8 samples are informative, and sessions take 432 s on average. A published model
+ * of the same workload takes 165 minutes per batch with 64 workers and 135 with 512. The deviations are chosen so that sampling batch by batch
+ * takes as long here.
  */
 export const SWE_LIKE: Workload = {
   name: 'SWE-like',

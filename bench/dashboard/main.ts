@@ -1,6 +1,10 @@
-// Measures the dashboard in Chromium: the time until a list of 100,000 sessions is painted, until the page shows what a filter selects, and
-// until a session of 400 turns and 400,000 tokens is open; and the CPU time that an open page costs the server. With --inspect, the log
-// viewer of Inspect opens a log with the same messages.
+// Measures the dashboard in Chromium:
+// - the time until a list of 100,000 sessions is painted;
+// - the time until the page shows what a filter selects;
+// - the time until a session of 400 turns and 400,000 tokens is open;
+// - the CPU time that an open page costs the server.
+//
+// With --inspect, the log viewer of Inspect opens a log with the same messages.
 //
 //   npm run bench -- dashboard [--sessions N] [--inspect PYTHON] [--json]
 //
@@ -78,7 +82,7 @@ type PageElement = {
   querySelector(selector: string): { value: string; dispatchEvent(event: Event): boolean } | null;
 };
 
-// What the functions use that run in the page.
+// Declares the parts of the page's DOM for the functions that run in the page.
 declare const document: {
   readonly body: PageElement;
   createTreeWalker(root: PageElement, kinds: number): { nextNode(): object | null; readonly currentNode: PageElement };
@@ -88,7 +92,10 @@ declare const document: {
 declare const requestAnimationFrame: (resolve: (ms: number) => void) => number;
 declare const location: { hash: string };
 
-/** Times after a change of a filter in milliseconds: until the list or table of what it selects is painted, and until all of the view is. */
+/**
+ * Times after a change of a filter in milliseconds. `shown`: until the selected list or table is painted. `whole`: until the whole view is
+ * painted.
+ */
 type FilterTimes = { readonly shown: number; readonly whole: number };
 
 /** Changes a filter as a reader does. The times are measured in the page. */
@@ -106,7 +113,7 @@ async function timesOfFilter(page: Page, { field, value, shows }: FilterChange):
       const started = await painted();
       input.value = wanted;
       input.dispatchEvent(new Event('change', { bubbles: true }));
-      // A view replaces what it shows by "Loading…" until the data of the new filter is there.
+      // A view shows "Loading…" until it has the data of the new filter.
       let now = await painted();
       let shown: number | null = null;
       while (shown === null || isLoading()) {

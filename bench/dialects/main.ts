@@ -29,8 +29,8 @@ type Measured = {
   readonly first_texts_us: number;
   readonly ratio_to_parse: number;
   /**
-   * Cost of the first request of a session, divided by that of JSON.parse. The proxy cannot reuse any message of an earlier request for it.
-   * The same holds for the first request after a change of the system prompt.
+   * Cost of the first request of a session, divided by the cost of JSON.parse. The proxy cannot reuse any message of an earlier request for
+   * it. The same holds for the first request after a change of the system prompt.
    */
   readonly ratio_of_first: number;
 };

@@ -1,4 +1,4 @@
-// Makes the same model calls as asker-agent.ts over HTTP. Arguments: number of calls, file for the times. The proxy is that of the session.
+// Makes the same model calls as asker-agent.ts over HTTP, through the session's proxy. Arguments: number of calls, file for the times.
 import { writeFile } from 'node:fs/promises';
 import { systemClock } from '@floe-rl/core';
 import { Pool } from 'undici';

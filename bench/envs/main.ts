@@ -1,5 +1,9 @@
-// Measures floe's own agents: what a model call without HTTP adds to the engine's time, beside one over HTTP; Sokoban episodes per second;
-// memory and timeouts of 1,024 episodes at once; what a plug-in that blocks its process does to others; and searches in documents and code.
+// Measures floe's own agents:
+// - the time that a model call without HTTP adds to the engine's time, compared with a model call over HTTP;
+// - Sokoban episodes per second;
+// - memory and timeouts of 1,024 episodes at once;
+// - the effect on other episodes of a plug-in that blocks its process;
+// - searches in documents and code.
 //
 //   npm run bench -- envs [--json]
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
@@ -19,14 +23,17 @@ import { median, percentile, printReport, type ReportRow, round } from '../repor
 import { type CodeSearchTimes, measureCodeSearch, measureSearch } from './search.ts';
 
 const ASKS = 200;
-/** Sessions of {@link ASKS} calls that are made first, until the code of a node is compiled as in one that has worked for a minute. */
+/**
+ * Sessions of {@link ASKS} calls that are made before the measurement. After them the code of a node is compiled as well as after a minute of
+ * work.
+ */
 const WARM_SESSIONS = 10;
 const ROUNDS = 3;
 /** Size in bytes of a write that stands for the record of a completion. */
 const RECORD_BYTES = 700;
 const WRITES = 500;
 const SOKOBAN_EPISODES = 600;
-/** Rooms of Sokoban, of which those are played that take this number of turns, among the first seeds. */
+/** Rooms of Sokoban. Among the first seeds, the rooms that take {@link TURNS} turns are played. */
 const SOKOBAN = { num_boxes: 2 };
 const TURNS = 10;
 const SEEDS = 200;
@@ -85,7 +92,7 @@ function asking(options: Record<string, unknown>, more: Partial<TaskRequestInput
 /** The part of a recorded completion that the bench reads. */
 type RecordedCall = { readonly timings: { readonly engine_ms: number } };
 
-/** Returns what each call added to the time of the engine, in milliseconds. The first calls are left out. */
+/** Returns the time that each call added to the time of the engine, in milliseconds. The first calls are left out. */
 async function addedMs(client: FloeClient, result: SessionResult | undefined, file: string): Promise<number[]> {
   if (result === undefined || result.outcome !== 'completed')
     throw new Error(`the session failed: ${result?.error?.message}`);

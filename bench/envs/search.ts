@@ -10,7 +10,7 @@ import { percentile } from '../report.ts';
 
 const DOCUMENTS = 50_000;
 const QUERIES = 300;
-/** Queries of rank_bm25, which takes many times as long. */
+/** Number of queries for rank_bm25. It is small, because rank_bm25 takes many times as long. */
 const RANK_QUERIES = 20;
 const VOCABULARY = 60_000;
 const CODE_BYTES = 3_000_000;
@@ -53,7 +53,7 @@ export async function measureSearch(): Promise<SearchTimes> {
   }
 }
 
-/** Writes documents of 60 to 140 words, whose frequencies are as in a language, and returns queries of 3 to 8 words. */
+/** Writes documents of 60 to 140 words, with word frequencies as in a natural language. Returns queries of 3 to 8 words. */
 function writeCorpus(path: string): string[] {
   const next = seededRandom(1);
   // The word of rank r occurs with a probability in proportion to 1 / (r + 10).
@@ -113,7 +113,7 @@ function rankBm25(folder: string, rows: string, queries: readonly string[]): num
   return Number(stdout);
 }
 
-/** Times in milliseconds: the first search of code, with its index, and one with an index that is in the cache. */
+/** Times in milliseconds: of the first search of code, which builds the index, and of searches with an index from the cache. */
 export type CodeSearchTimes = {
   readonly files: number;
   readonly bytes: number;
@@ -170,7 +170,7 @@ function copyCode(from: string, to: string): { readonly files: number; readonly 
   return { files, bytes };
 }
 
-/** A shell without a sandbox: the time of sandboxes is that of the bench `tools`. */
+/** A shell without a sandbox. The time of sandboxes is measured by the bench `tools`. */
 const hostShell = {
   async run(command: string): Promise<ShellResult> {
     const { stdout, stderr, status } = spawnSync('sh', ['-c', command], { encoding: 'utf8', maxBuffer: 1 << 28 });

@@ -6,7 +6,7 @@ import { findPython, run, venvAt } from '../../verify/services/venv.ts';
 
 const FOLDER = join(cacheDir(), 'peers');
 
-/** The packages that are installed, and the megabytes that each takes with what it requires. */
+/** The packages that are installed, and the disk space in megabytes of each with its dependencies. */
 export const PACKAGES = {
   portkey: { name: '@portkey-ai/gateway', version: '1.15.2', mb: 25 },
   litellm: { name: 'litellm[proxy]', version: '1.106.2', mb: 740 },

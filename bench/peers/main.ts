@@ -1,11 +1,13 @@
-// Compares floe's model proxy with those of other projects: CPU time and latency of a model call, with the same engine and client.
+// Compares floe's model proxy with the proxies of other projects: CPU time and latency of a model call, with the same engine and client.
 //
 //   npm run bench -- peers [--quick] [--only=PEER,…] [--json]
 //
-// Each round calls the engine through the floor (node:http, undici and JSON.parse), floe and every peer in turn, in alternating order, with 1
-// and with 8 connections. A ratio is the median over the rounds of the peer's figure divided by floe's of the same round. CPU time is that
-// of all processes of a proxy. floe does more for each call than any peer: it checks the reply's ids and log-probabilities, and writes and
-// syncs the record to disk before it answers.
+// Each round calls the engine through the floor (node:http, undici and JSON.parse), floe and every peer in turn. The order alternates, and the
+// calls are made with 1 and with 8 connections. A ratio is the median over the rounds of the peer's figure divided by floe's of the same
+// round. CPU time covers all processes of a proxy.
+//
+// For each call, floe does more than any peer: it checks the reply's ids and log-probabilities, and writes and syncs the record to disk before
+// it answers.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -32,7 +34,10 @@ const isQuick = process.argv.includes('--quick');
 const ROUNDS = isQuick ? 3 : 5;
 /** Calls per round, proxy and number of connections. Enough for CPU times far above the clock tick in which they are counted. */
 const CALLS = isQuick ? { small: 150, turn: 50 } : { small: 400, turn: 120 };
-/** Calls before the measured rounds. V8 compiles the code of the proxies that run on Node meanwhile; Python compiles nothing later. */
+/**
+ * Number of calls before the measured rounds. They let V8 compile the code of the proxies that run on Node. Python compiles nothing while it
+ * runs.
+ */
 const WARM_UP_CALLS = {
   node: isQuick ? { small: 500, turn: 150 } : { small: 1_500, turn: 400 },
   python: { small: 100, turn: 20 },
@@ -45,8 +50,8 @@ const AIMS: Readonly<Record<PeerName, number>> = { portkey: 1.5, litellm: 8, rll
 type CaseName = 'small' | 'turn' | 'turn_plain';
 type Case = { readonly kind: CallKind; readonly size: keyof typeof CALLS; readonly peersGetIds: boolean };
 /**
- * In the case `turn_plain`, the peers that record nothing get replies without ids, as their users do who train no model. floe and the floor
- * get replies with ids in all cases.
+ * In the case `turn_plain`, the peers that record nothing get replies without ids, because their users train no model. In all cases, floe and
+ * the floor get replies with ids.
  */
 const CASES: Readonly<Record<CaseName, Case>> = {
   small: { kind: SMALL, size: 'small', peersGetIds: true },
@@ -70,8 +75,8 @@ const CLIENT_IDLE_MS = 1_000;
 type Headers = Readonly<Record<string, string>>;
 
 /**
- * Runs `work` with a client of its own connections. Connections are not kept between measurements, because servers close those that were idle
- * while another proxy was measured.
+ * Runs `work` with a client of its own connections. Connections are not kept between measurements, because servers would close them while
+ * another proxy is measured.
  */
 async function withClient<T>(origin: string, extra: Headers, work: (client: Post) => Promise<T>): Promise<T> {
   const timeouts = { headersTimeout: 0, bodyTimeout: 0, keepAliveTimeout: CLIENT_IDLE_MS };
@@ -130,7 +135,7 @@ function floeOf(child: BenchChild): Contender {
   };
 }
 
-/** How often, and after how many milliseconds each, a peer is asked whether it has recorded the first reply. */
+/** A peer is asked this many times whether it has recorded the first reply, at this interval in milliseconds. */
 const RECORD_TRIES = 20;
 const RECORD_POLL_MS = 250;
 
@@ -313,6 +318,6 @@ async function main(): Promise<void> {
   }
 }
 
-// Without a handler, Node ends at a signal without the event `exit`, at which the peers are ended.
+// The peers are ended at the event `exit`. Without a handler, a signal would end Node without this event.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1));
 await main();

@@ -8,7 +8,7 @@ import { childrenOf } from '../../verify/services/processes.ts';
 /** Interval in ms at which a starting server is requested, and the time after which it counts as failed. */
 const POLL_MS = 100;
 const START_LIMIT_MS = 180_000;
-/** Time in ms between the request to end and the kill of what still runs. */
+/** Time in ms between the request to end and the kill of the processes that still run. */
 const END_LIMIT_MS = 5_000;
 /** Maximum number of characters of a failed server's output that the error message quotes. */
 const QUOTED_CHARS = 600;

@@ -1,7 +1,7 @@
 import type { EngineSpec } from '@floe-rl/core/schema';
 import { BatchingEngine, type Timeline } from './batching-engine.ts';
 
-/** What an engine may report of its load that is not true. */
+/** False reports of an engine about its load. */
 export const LIES = ['nonsense', 'always overloaded', 'always idle'] as const;
 export type Lie = (typeof LIES)[number];
 

@@ -5,9 +5,9 @@
 //
 // The engine pool is floe's own. Engines and time are simulated, so a run has the same result every time and on every machine. A simulated
 // engine batches as vLLM does: each step adds one token to every running reply and computes a chunk of the waiting prompts. A step takes a
-// fixed time, plus a time for each reply and each prompt token. The prefix cache is that of floe's simulated engine.
+// fixed time, plus a time for each reply and each prompt token. The prefix cache is the cache of floe's simulated engine.
 //
-// The sessions resemble those of a coding agent. The prompt grows with every turn, the lengths of replies and tool outputs vary widely, and
+// The sessions resemble sessions of a coding agent. The prompt grows with every turn, the lengths of replies and tool outputs vary widely, and
 // tools cause pauses. The number of concurrent sessions is fixed: when one session ends, another starts.
 
 import { createEnginePools, type EnginePools } from '@floe-rl/capture';
@@ -35,7 +35,7 @@ const EQUAL = [1, 1, 1, 1];
  */
 const SESSION = { systemTokens: 2_000, taskTokens: 600, turns: 14, replyTokens: 160, toolTokens: 350, toolMs: 1_500 };
 type SessionShape = typeof SESSION;
-/** Sessions with long replies, whose cache use grows far beyond that of their prompts while they run. */
+/** Sessions with long replies. While they run, their cache use grows far beyond the size of their prompts. */
 const LONG_REPLIES: SessionShape = { ...SESSION, systemTokens: 300, taskTokens: 200, turns: 4, replyTokens: 1_500 };
 const CONCURRENT = 128;
 /**
@@ -214,7 +214,7 @@ async function measureLimits(durationMs: number): Promise<Readonly<Record<string
 /** Engines of the part about an engine whose reported load is wrong; the first one lies. */
 const LYING = { engines: 4, concurrent: 4 * 96 };
 
-/** Returns tokens per second of four adaptive engines, of which the first one lies about its load; none does when `lie` is `null`. */
+/** Returns tokens per second of four adaptive engines. The first engine lies about its load, unless `lie` is `null`. */
 async function runLying(lie: Lie | null, durationMs: number): Promise<number> {
   const timeline = new Timeline();
   const engines: BatchingEngine[] = [];

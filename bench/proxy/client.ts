@@ -70,8 +70,8 @@ export async function send(client: Post, path: string, body: string, signal?: Ab
 }
 
 /**
- * Sends `calls` requests over `connections` connections. The requests are distributed evenly over the proxy sessions, each of which has its
- * own URL path in `paths`. Resolves to the latencies in ms.
+ * Sends `calls` requests over `connections` connections. The requests are distributed evenly over the proxy sessions. `paths` has the URL path
+ * of each session. Resolves to the latencies in ms.
  */
 export async function round(
   client: Post,

@@ -11,7 +11,7 @@ import { Pool } from 'undici';
 import { collectGarbage, cpuUs, type Handlers, serveBench } from '../child.ts';
 
 const [, , role, engineUrl = '', directory = '', journalMode = 'sync'] = process.argv;
-/** Interval in ms at which the delay of the event loop is sampled. The lag is the time by which a sample is late. */
+/** Interval in ms at which the delay of the event loop is sampled. The lag of a sample is how much later than due it was taken. */
 const LAG_STEP_MS = 10;
 const lag = monitorEventLoopDelay({ resolution: LAG_STEP_MS });
 lag.enable();

@@ -23,7 +23,7 @@ const START = 1;
 const CLOSE = 2;
 const LINE = 3;
 const CALL = 4;
-/** Id that closes a tool call. A reply with calls ends with it, so that nothing needs to be decoded to see that the client has all of it. */
+/** Id that closes a tool call. A reply with calls ends with it, so that the client can recognise a complete reply without decoding it. */
 const CALL_END = 9;
 const ROLES = { system: 5, user: 6, assistant: 7, tool: 8 } as const;
 const FIRST_TEXT_ID = 100;

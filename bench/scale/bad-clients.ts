@@ -1,4 +1,5 @@
-// Plays clients that burden a server, so that the bench can measure what others lose. The only argument is JSON of BadClientsArguments.
+// Plays clients that burden a server, so that the bench can measure the effect on other clients. The only argument is JSON of
+// BadClientsArguments.
 import { NodeApi } from '@floe-rl/client';
 import { FloeError, newId, systemClock } from '@floe-rl/core';
 import { sessionSummary } from '@floe-rl/core/protocol';
@@ -12,7 +13,7 @@ const METRICS = { init_inflight: 0, ready_depth: 0, run_inflight: 0, postrun_que
 const RETRY_SECONDS = 60;
 /** Slots that the greedy node requests with each call. */
 const MANY_SLOTS = 1_000_000;
-/** Time for which a node of the restarting ones waits for a session, seconds. */
+/** Time in seconds that a restarting node waits for a session. */
 const WAIT_SECONDS = 1;
 
 const nodes = Array.from(

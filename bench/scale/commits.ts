@@ -9,7 +9,7 @@ import { inParallel } from '../child.ts';
 
 /** Number of connections to PostgreSQL that commit at the same time. */
 const CONNECTIONS = 12;
-/** Bytes of one row, about those of a session. */
+/** Contents of one row. It has about as many bytes as the row of a session. */
 const ROW = 'x'.repeat(1_000);
 
 /** Returns the transactions per second of PostgreSQL with this URL; of SQLite when it is `null`. */

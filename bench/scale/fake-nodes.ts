@@ -89,7 +89,10 @@ let loops: Promise<unknown>[] = [];
 /** Number of heartbeats that the server has answered. */
 let beats = 0;
 
-/** Repeats `call` until `stop` is requested. The first calls of the nodes are spread over `spreadSeconds`, as those of real nodes are. */
+/**
+ * Repeats `call` until `stop` is requested. The first calls of the nodes are spread over `spreadSeconds`, as the first calls of real nodes
+ * are.
+ */
 async function repeat(
   index: number,
   spreadSeconds: number,

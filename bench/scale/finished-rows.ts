@@ -1,4 +1,4 @@
-// Fills a database with the rows that finished sessions leave, by SQL alone: each session is a copy of one that a server and a node ran.
+// Fills a database with the rows that finished sessions leave, by SQL alone. Each session is a copy of a session that a server and a node ran.
 import Libsql from 'libsql';
 import pg from 'pg';
 import type { BlobRef } from '#server/store/rows';
@@ -6,7 +6,7 @@ import type { BlobRef } from '#server/store/rows';
 /** Number of sessions of each task. */
 export const GROUP = 8;
 
-/** Tasks that one statement adds. */
+/** Number of tasks that one statement adds. */
 const BATCH = 12_500;
 
 /** Age in milliseconds of service time that the oldest tasks have when a new server starts. */
@@ -34,9 +34,9 @@ export interface Sql {
   digits(number: string): string;
   /** SQL for a name of a blob that no other row has, as random as a hash. */
   hash(seed: string): string;
-  /** SQL before and after the rows are copied, which switches the triggers off where that is possible. They take half of the time. */
+  /** SQL before and after the rows are copied. It switches the triggers off where that is possible, because they take half of the time. */
   readonly triggers: { readonly off: string; readonly on: (tasks: number) => string };
-  /** SQL that brings what the database knows about its tables up to date, as a database that was filled by sessions is. */
+  /** SQL that updates the database's statistics about its tables, as in a database that sessions filled. */
   readonly settle: string;
 }
 
@@ -86,13 +86,13 @@ export type Filling = {
   /** The task whose rows are copied. It has {@link GROUP} completed sessions. */
   readonly taskId: string;
   readonly tasks: number;
-  /** Number of tasks, the first ones, that ended {@link OLD_MS} before all others. */
+  /** Number of the first tasks, which ended {@link OLD_MS} before all other tasks. */
   readonly oldTasks: number;
-  /** Tasks whose trajectories can be read. The trajectories of all others have names of which there are no blobs. */
+  /** Tasks whose trajectories can be read. The trajectories of all other tasks name blobs that do not exist. */
   readonly readable: readonly BlobRange[];
 };
 
-/** Adds the rows of finished tasks to all tables but that of words, so that their ids come before those of any later task. */
+/** Adds the rows of finished tasks to all tables except the table of words. Their ids come before the ids of any later task. */
 export async function addFinished(sql: Sql, filling: Filling, onBatch: (tasks: number) => void): Promise<void> {
   const tables: ((from: number, to: number) => string)[] = [];
   for (const copy of tableCopies(sql, filling)) tables.push(await statementOf(sql, filling.taskId, copy));
@@ -112,7 +112,7 @@ type Copy = {
   readonly table: string;
   /** The column that the database numbers; `null` when the table has none. */
   readonly numbered: string | null;
-  /** SQL for the columns in which a copy differs. */
+  /** SQL for the columns that a copy changes. */
   readonly changed: Readonly<Record<string, string>>;
 };
 
@@ -163,7 +163,7 @@ function tableCopies(sql: Sql, { taskId, oldTasks, readable }: Filling): Copy[] 
   ];
 }
 
-/** Returns SQL that chooses the value of the blob of a session, by the number of its task; `other` where it has no readable blob. */
+/** Returns SQL that chooses the value for the blob of a session, by the number of its task; `other` for a session without a readable blob. */
 function readableOr(ranges: readonly BlobRange[], value: (blob: BlobRef) => string, other: string): string {
   const cases = ranges.flatMap(({ from, to, blobs }) =>
     blobs.map((blob, k) => {

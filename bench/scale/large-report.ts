@@ -1,4 +1,4 @@
-// The part `large` of the bench: what many finished sessions in the database cost.
+// The part `large` of the bench: the cost of many finished sessions in the database.
 import { startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
 import { median, type Part, type ReportRow, round } from '../report.ts';
 import { GROUP } from './finished-rows.ts';
@@ -23,7 +23,7 @@ export type LargeOptions = {
   readonly load: Load;
 };
 
-/** Tasks that retention removes of the database with few sessions, and at most of the one with many. */
+/** Number of tasks that retention removes from the database with few sessions, and at most from the database with many. */
 const OLD_TASKS = { few: 1_000, many: 12_500 };
 /** Number of sessions for which the key `claims_per_s_10m` is reported. */
 const TEN_MILLION = 10_000_000;

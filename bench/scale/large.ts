@@ -16,9 +16,9 @@ import { addFinished, GROUP, openSql, type Sql } from './finished-rows.ts';
 import { type Bench, type ServerOptions, usageOf, withServer } from './processes.ts';
 import { pools, SUBMITTERS, task, WIDTH } from './rates.ts';
 
-/** Tasks of each of two ranges whose trajectories can be read: one in the middle of all results, and one near the end. */
+/** Number of tasks in each of two ranges whose trajectories can be read. One range is in the middle of all results, the other near the end. */
 const PAGED_TASKS = 500;
-/** Tasks, the last ones, whose trajectories have 1 MiB each. */
+/** Number of the last tasks whose trajectories have 1 MiB each. */
 const WIDE_TASKS = 256;
 const WIDE_RESULTS = WIDE_TASKS * GROUP;
 /** Tasks of the database with few finished sessions. */

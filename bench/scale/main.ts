@@ -1,6 +1,5 @@
-// Measures the capacity of a rollout server and its nodes: session rates, memory, how throughput grows with the number of nodes, and how
-// close a job's makespan is to that of the best schedule. Server and nodes are separate processes. Sandboxes, agents and evaluators do no
-// work and only wait.
+// Measures the capacity of a rollout server and its nodes: session rates, memory, throughput by number of nodes, and makespan of a job
+// relative to the best schedule. Server and nodes are separate processes. Sandboxes, agents and evaluators do no work and only wait.
 //
 //   npm run bench -- scale [--json] [--quick] [--database sqlite|postgres]
 //                          [--only submit,sqlite,postgres,replica,neighbours,memory,nodes,pipeline,makespan,large] [--finished N] [--queued N]

@@ -1,4 +1,4 @@
-// Measures what a trainer loses while another client burdens the server that both use.
+// Measures how much slower a trainer becomes while another client burdens the server that both use.
 import type { FloeClient } from '@floe-rl/client';
 import { sleep, systemClock } from '@floe-rl/core';
 import { inParallel, startChild } from '../child.ts';
@@ -22,7 +22,7 @@ export type NeighbourOptions = {
   readonly unread: number;
 };
 
-/** For each burden, the trainer's sessions per second without it, divided by those with it. */
+/** For each burden, the trainer's sessions per second without the burden, divided by the rate with it. */
 export type NeighbourFigures = {
   readonly slots: PairedRatio;
   readonly restarts: PairedRatio;

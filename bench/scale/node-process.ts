@@ -1,4 +1,4 @@
-// Runs a gateway node whose sandboxes, agents and evaluators do no work and only wait. All other code is that of a real node. The only
+// Runs a gateway node whose sandboxes, agents and evaluators do no work and only wait. All other code is the code of a real node. The only
 // argument is JSON of NodeArguments.
 
 import { builderRegistry, type ModelProxy, type ProxySession } from '@floe-rl/capture';

@@ -1,4 +1,4 @@
-// Measures what a thousand nodes cost a rollout server and its PostgreSQL, in CPU time: heartbeats, held lease requests, leases, live sessions
+// Measures the CPU time that a thousand nodes cost a rollout server and its PostgreSQL: heartbeats, held lease requests, leases, live sessions
 // and results. From these it computes how many nodes one server can serve with one core.
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -15,7 +15,10 @@ export type FakeNodesArguments = { readonly urls: readonly string[]; readonly co
 
 /** Number of engines of each node where their reports are measured. */
 export const ENGINES = 200;
-/** What heartbeats report of the engines: nothing, only calls in flight that have changed, or with every heartbeat another state. */
+/**
+ * The reports of heartbeats about the engines. `none`: nothing. `counters`: only the calls in flight have changed. `every`: every heartbeat
+ * has another state.
+ */
 export type EngineReports = 'none' | 'counters' | 'every';
 /** Time in seconds after which a node with {@link ENGINES} engines repeats their state because of the calls in flight. */
 const REPEAT_SECONDS = 0.15 * ENGINES;
@@ -62,7 +65,7 @@ const SUBMITTERS = 8;
  */
 const CONFIG = { max_connections: 10_000, max_connections_per_address: 10_000, lease_seconds: 120 };
 
-/** Measures one server, and then two, with the given number of nodes that do nothing but call them. */
+/** Measures one server, and then two servers, with the given number of nodes that do nothing but call them. */
 export async function replicaCosts(
   cluster: PostgresCluster,
   { nodes: count, callsPerNode, livePerNode, seconds }: ReplicaSize,

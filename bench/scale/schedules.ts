@@ -1,5 +1,5 @@
-// Measures how throughput grows with the number of nodes, how much faster the pipeline is than workers that run one session at a time, and
-// how close the pipeline is to the best schedule. Sandboxes, agents and evaluators only wait, for much shorter times than in real sessions.
+// Measures how throughput grows with the number of nodes. Compares the pipeline with workers that run one session at a time, and with the best
+// schedule. Sandboxes, agents and evaluators only wait, for much shorter times than in real sessions.
 import type { FloeClient } from '@floe-rl/client';
 import { type RandomSource, systemClock } from '@floe-rl/core';
 import type { TaskRequestInput } from '@floe-rl/core/schema';
@@ -11,8 +11,8 @@ import { bestMakespan, makespanBound, replayMakespan, type StageDurations } from
 import { withServer } from './processes.ts';
 
 /**
- * Mean duration of the stage INIT relative to that of RUN. INIT and POSTRUN together take 0.55 of RUN, as in the workload for which
- * SkyRL-Agent publishes figures.
+ * Mean duration of the stage INIT relative to the stage RUN. INIT and POSTRUN together take 0.55 of RUN, as in the workload of SkyRL-Agent's
+ * published figures.
  */
 const INIT_SHARE = 0.35;
 const POSTRUN_SHARE = 0.2;
@@ -123,8 +123,8 @@ function rateOf(nodes: number, { perNode, runMs }: NodeLoad, policy: DispatchPol
 export type NodeScaling = {
   readonly rates: readonly (Rate & { readonly nodes: number })[];
   /**
-   * Scaling efficiency: the throughput of k nodes divided by k times that of one node; 1 is perfect. This is the smallest value over all
-   * measured k.
+   * Scaling efficiency: the throughput of k nodes divided by k times the throughput of one node; 1 is perfect. This is the smallest value over
+   * all measured k.
    */
   readonly scaling: number;
 };

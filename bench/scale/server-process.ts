@@ -1,4 +1,4 @@
-// Runs a rollout server as a separate process, so that its memory and CPU time can be measured apart from those of the bench.
+// Runs a rollout server as a separate process, so that the memory and CPU time of the bench are not measured with it.
 
 import { silentLogger } from '@floe-rl/observe';
 import { startServer } from '#floe/up/stack';

@@ -1,5 +1,5 @@
-// Replays the measured stage durations of finished sessions under each dispatch policy, and compares the makespans with that of the best
-// known schedule.
+// Replays the measured stage durations of finished sessions under each dispatch policy, and compares the makespans with the makespan of the
+// best known schedule.
 //
 //   floe results --json > results.jsonl
 //   npm run bench -- schedule results.jsonl --init 8 --ready 4 --run 16 --postrun 8 [--makespan MS] [--json]

@@ -16,7 +16,7 @@ export type PoolHint = {
 };
 
 export type PoolAdvice = {
-  /** The stage that limits the throughput of a node with a full queue: the one that processes the fewest sessions per second. */
+  /** The stage that limits the throughput of a node with a full queue. It processes the fewest sessions per second. */
   readonly bottleneck: 'init' | 'run' | 'postrun';
   /** Maximum number of sessions per second that the node can process. */
   readonly sessionsPerSecond: number;

@@ -11,7 +11,7 @@ export type ReplayPools = {
   readonly postrun: number;
 };
 
-/** The policy by which a node admits sessions, as in the gateway setting `dispatch_policy`. */
+/** How a node admits sessions, as in the gateway setting `dispatch_policy`. */
 export type ReplayPolicy = 'pipeline' | 'batch' | 'bounded_batch';
 
 type Stage = keyof StageDurations;
@@ -65,7 +65,7 @@ export function bestMakespan(sessions: readonly StageDurations[], pools: ReplayP
     [...sessions].sort(johnson),
     // An order that starts with the sessions with the shortest INIT, so that the first RUN workers wait as briefly as possible.
     movedToFront(longestFirst, (a, b) => a.initMs - b.initMs, pools.run),
-    // Orders in which some sessions with a short RUN are at the end, where they fill idle RUN workers. Only some sessions are moved,
+    // Orders in which some sessions with a short RUN are moved to the end. There they fill idle RUN workers. Only some sessions are moved,
     // because INIT could not supply many short sessions fast enough at the end.
     ...[1, 2, 4].map((each) => movedToBack(sessions, (a, b) => a.runMs - b.runMs, each * pools.run)),
   ];

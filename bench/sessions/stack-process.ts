@@ -1,5 +1,5 @@
-// Runs a rollout server and one node in a separate process, so that their memory and CPU time can be measured apart from those of the
-// bench. The arguments are the configurations of the node and of the server as JSON.
+// Runs a rollout server and one node in a separate process, so that the memory and CPU time of the bench are not measured with them. The
+// arguments are the configurations of the node and of the server as JSON.
 import { execFileSync } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

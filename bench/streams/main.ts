@@ -1,11 +1,11 @@
-// Measures streamed replies: how long the first visible text takes from the engine to the client, and what streaming costs the proxy and the
-// engine.
+// Measures streamed replies: how long the first visible text takes from the engine to the client, and how much streaming costs the proxy and
+// the engine.
 //
 //   npm run bench -- streams [--quick] [--only=CASE,…] [--json]
 //
 // Three processes: a simulated engine with 8 ms per token, the proxy, and the client. Eight agents at a time receive replies of 800 tokens,
-// streamed and complete in turns. The *lag* is the time from the moment at which the engine samples the first id with visible text until the
-// client has text. The floor is the lag of a proxy that relays the text of the engine, which `vllm_chat` shows.
+// streamed and complete in turns. The *lag* begins when the engine samples the first id with visible text, and ends when the client has text.
+// The floor is the lag of a proxy that relays the text of the engine. `vllm_chat` shows this lag.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -4,12 +4,12 @@ type ReplyParts = Extract<ScenarioInput['rules'], readonly unknown[]>[number]['r
 
 const WORDS = 'Each step of this work follows the one before it, and the tests show what is left. ';
 
-/** Beginning of a reply that thinks, none of which is shown. */
+/** Beginning of a reply that thinks. The thinking is not shown. */
 const THINK_START = '<think>\n';
 
 /**
- * The replies of about 800 tokens that are measured, by the word in the prompt that requests them. `hiddenIds` is the number of ids before
- * the first that has visible text.
+ * The replies of about 800 tokens that are measured, by the word in the prompt that requests them. `hiddenIds` is the number of ids before the
+ * first id with visible text.
  */
 export const REPLIES = {
   'plain-reply': { reply: [{ text: WORDS.repeat(42).trim() }], hiddenIds: 0 },

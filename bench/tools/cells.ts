@@ -86,7 +86,7 @@ export async function measureCells(python: string, rounds: number, cellsPerRound
   }
 }
 
-/** Returns the median time of a cell in floe, and how many times as long that of Jupyter is. */
+/** Returns the median time of a cell in floe, and the median time in Jupyter divided by it. */
 export function cellKeys({ floeMs, jupyterMs }: CellLatencies): {
   readonly ipython_p50_ms: number;
   readonly ipython_over_jupyter: number;

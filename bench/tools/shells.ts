@@ -30,9 +30,9 @@ export type ShellLatencies = {
 type Session = { readonly command: () => Promise<void> };
 
 /**
- * Measures the time from sending a command to a shell that keeps its state to having its output, with `count` sessions at once that pause
- * about a second between commands, as agents do: in floe's tools, each in a sandbox of its own, and in windows of tmux without a sandbox.
- * Alternates between both, `rounds` times.
+ * Measures the time from sending a command to a shell until its output has arrived. The shell keeps its state. `count` sessions at once pause
+ * about a second between commands, as agents do. Alternates `rounds` times between floe's tools, each in a sandbox of its own, and windows of
+ * tmux without a sandbox.
  */
 export async function measureShells(count: number, rounds: number, commandsPerRound: number): Promise<ShellLatencies> {
   const floe = await openFloe(count);
@@ -49,7 +49,7 @@ export async function measureShells(count: number, rounds: number, commandsPerRo
   }
 }
 
-/** Returns the median latency of floe's shells, and how many times as long that of tmux is; `null` without tmux. */
+/** Returns the median latency of floe's shells, and the median latency of tmux divided by it; `null` without tmux. */
 export function shellKeys({ floeMs, tmuxMs }: ShellLatencies): {
   readonly shell_p50_ms: number;
   readonly shell_over_tmux: number | null;

@@ -11,7 +11,7 @@ export type Advice = {
 const ENOUGH_SESSIONS = 20;
 const ENOUGH_GROUPS = 10;
 
-/** Outcomes, the share of the sessions from which on they are mentioned, and what they mean. */
+/** Outcomes with the least share of the sessions at which they are mentioned, and their meanings. */
 const OUTCOMES = [
   ['truncated_context', 0.1, 'filled their context: their agents need more room, or shorter tool results'],
   ['truncated_turns', 0.2, 'used up their turns'],
@@ -24,10 +24,10 @@ const OUTCOMES = [
   ['no_completions', 0.05, 'made no model call'],
 ] as const;
 
-/** Share of groups without a difference in rewards from which on most sampling is wasted. */
+/** If at least this share of the groups has no difference in rewards, most sampling is wasted. */
 const DEGENERATE_SHARE = 0.5;
 
-/** Returns what a reader should know about ended sessions. `totals` are by outcome, and `groups` the newest groups. */
+/** Returns advice about ended sessions. `totals` are by outcome, and `groups` the newest groups. */
 export function adviceOf(totals: readonly SessionTotals[], groups: readonly GroupFacts[]): Advice[] {
   const sessions = totals.reduce((sum, group) => sum + group.sessions, 0);
   const advice: Advice[] = [];

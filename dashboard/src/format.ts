@@ -20,7 +20,7 @@ export function duration(ms: number | null): string {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** Returns a reward with three decimals at most; a dash where there is none, which is not 0. */
+/** Returns a reward with three decimals at most; a dash when there is none, which is not the same as 0. */
 export function rewardText(reward: number | null): string {
   return reward === null ? '–' : String(Math.round(reward * 1000) / 1000);
 }
@@ -30,7 +30,7 @@ export function percent(part: number, whole: number): string {
   return whole === 0 ? '–' : `${Math.round((1000 * part) / whole) / 10} %`;
 }
 
-/** Returns a time of today as hours, minutes and seconds, and another one with its day. */
+/** Returns a time of today as hours, minutes and seconds; any other time also has its day. */
 export function timeText(iso: string): string {
   const time = new Date(iso);
   const isToday = time.toDateString() === new Date().toDateString();

@@ -1,17 +1,17 @@
 import type { LiveSession, LiveSessions, RolloutEvent } from '@floe-rl/core/schema';
 
-/** A session that runs, or has just ended: then with its outcome, and the time at which it leaves the page. */
+/** A session that runs or has just ended. An ended session has its outcome, and the time at which it leaves the page. */
 export type ShownSession = LiveSession & { readonly outcome: string | null; readonly goneAtMs: number | null };
 
 /** Time for which a session that has ended stays on the page, in milliseconds. */
 const ENDED_MS = 10_000;
-/** Maximum number of sessions that are kept. Further ones are counted only. */
+/** Maximum number of sessions that are kept. Further sessions are only counted. */
 export const MAX_SHOWN = 200;
 
 /** The sessions of the page by their id, in the order in which they came. */
 export type ShownSessions = ReadonlyMap<string, ShownSession>;
 
-/** Returns what to show once the running sessions were loaded. Those that have ended meanwhile are not in the list any more. */
+/** Returns what to show after the running sessions were loaded. A session that was shown as running and is not among them is removed. */
 export function withLoaded(shown: ShownSessions, { sessions }: LiveSessions): ShownSessions {
   const running = sessions.map(
     (session) => [session.session_id, { ...session, outcome: null, goneAtMs: null }] as const,
@@ -51,7 +51,7 @@ export function withEvent(
   });
 }
 
-/** Returns the sessions without those that ended some time ago. */
+/** Removes the sessions that ended some time ago. */
 export function withoutGone(shown: ShownSessions, nowMs: number): ShownSessions {
   const kept = [...shown].filter(([, { goneAtMs }]) => goneAtMs === null || goneAtMs > nowMs);
   return kept.length === shown.size ? shown : new Map(kept);

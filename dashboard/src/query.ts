@@ -4,13 +4,13 @@ import { ApiError, token } from './api.ts';
 
 const TOO_MANY_REQUESTS = 429;
 
-/** What is known about data of the server. `data` stays while newer data is loaded, and when loading it has failed. */
+/** State of data that is loaded from the server. `data` stays while newer data is loaded, and when loading it has failed. */
 export type Query<T> = { readonly data: T | null; readonly error: ApiError | null; readonly isLoading: boolean };
 
 export type QueryOptions<T> = {
   /** Returns the time in milliseconds until the data is loaded again; `null` for never. Default: never. */
   readonly nextMs?: (data: T | null) => number | null;
-  /** A query whose data a reader needs first. This one begins when that one has its first data or has failed. Default: none. */
+  /** A query whose data a reader needs first. The new query begins when that query has its first data or has failed. Default: none. */
   readonly after?: Query<unknown>;
 };
 

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals';
 
-/** Where the reader is: the path and the parameters in the fragment of the address, such as `#/sessions?outcome=completed`. */
+/** The place in the page: the path and the parameters in the fragment of the address, such as `#/sessions?outcome=completed`. */
 export type Route = { readonly path: readonly string[]; readonly params: URLSearchParams };
 
 export const route = signal<Route>(parse(location.hash));

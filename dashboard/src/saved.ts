@@ -1,6 +1,6 @@
 import type { CompletionRecord, SessionView, Trajectory } from '@floe-rl/core/schema';
 
-/** The parts of a session, as the server has them. */
+/** The parts of a session, in the form of the server's API. */
 export type SessionParts = {
   readonly view: SessionView;
   readonly records: readonly CompletionRecord[];
@@ -8,7 +8,7 @@ export type SessionParts = {
   readonly trajectory: Trajectory | null;
 };
 
-/** Id of the element in which a saved page has its session. */
+/** Id of the element of a saved page that contains its session. */
 const ELEMENT = 'floe-session';
 
 /** The session of a page that was saved as one file; `null` on a page of a server. */
@@ -24,7 +24,7 @@ export async function savedPage(parts: SessionParts): Promise<string> {
   const script = document.querySelector<HTMLScriptElement>('script[type="module"][src]');
   const style = document.querySelector<HTMLLinkElement>('link[rel="stylesheet"]');
   const [program, css] = await Promise.all([textAt(script?.src), textAt(style?.href)]);
-  // Markup of an agent cannot know this number, so a script or style of its own would not run even where a view has a defect.
+  // Text of an agent cannot contain this number. A script or style in such a text would not run, even if a view failed to escape it.
   const nonce = crypto.getRandomValues(new Uint32Array(4)).join('');
   return `<!doctype html>
 <html lang="en">

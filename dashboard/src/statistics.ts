@@ -1,7 +1,7 @@
-/** What a mean or a share is estimated to be, with its 95 % interval. The limits are `null` when there are too few values for one. */
+/** An estimate of a mean or a share, with its 95 % interval. The limits are `null` when there are too few values for an interval. */
 export type Estimate = { readonly value: number; readonly low: number | null; readonly high: number | null };
 
-/** Values of which a mean is taken: their number, mean and standard deviation (population). */
+/** Facts about some values: their number, mean and standard deviation (population). */
 export type Sample = { readonly count: number; readonly mean: number; readonly deviation: number };
 
 /** Two-sided 95 % quantile of the normal distribution. */
@@ -41,7 +41,7 @@ export function meanDifference(first: Sample, second: Sample): Estimate | null {
   return around(value, studentQuantile(degrees) * Math.sqrt(square));
 }
 
-/** Estimates a share by Wilson's method, whose limits stay between 0 and 1; `null` when there is nothing to share. */
+/** Estimates a share by Wilson's method, whose limits stay between 0 and 1; `null` when `whole` is 0. */
 export function shareEstimate(part: number, whole: number): (Estimate & { low: number; high: number }) | null {
   if (whole === 0) return null;
   const share = part / whole;

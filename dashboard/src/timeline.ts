@@ -6,7 +6,10 @@ export type Bar = {
   readonly session: SessionFacts;
   readonly startMs: number;
   readonly endMs: number;
-  /** Steps that the policy of the first token is older than the newest policy at the end of the session; `null` where a version names no step. */
+  /**
+   * How many steps older the policy of the first token is than the newest policy at the end of the session; `null` when a version names no
+   * step.
+   */
   readonly staleness: number | null;
   readonly stages: readonly Stage[];
 };
@@ -41,7 +44,7 @@ function stepOf(version: string | null): number | null {
   return version === null ? null : policyStep(version);
 }
 
-/** Returns the stages of a session one after the other. What is missing to its end is the wait for a worker of POSTRUN, which comes before it. */
+/** Returns the stages of a session one after the other. A gap before POSTRUN is the wait for a worker of POSTRUN. */
 function stagesOf(session: SessionFacts, startMs: number): Stage[] {
   const { init_ms, ready_ms, running_ms, postrun_ms, ended_ms: endMs } = session;
   const stages: Stage[] = [];

@@ -1,5 +1,5 @@
-// Trains on batches of informative groups: a stream samples the rows of a data set, drops groups whose rewards are all equal, and hands the
-// others out in the format of a trainer.
+// Trains on batches of informative groups. A stream samples the rows of a data set and drops groups whose rewards are all equal. It hands out
+// the other groups in the format of a trainer.
 //
 //   node examples/dynamic-batches/batches.ts       (in a built clone, with Node 22.18 and newer)
 import assert from 'node:assert/strict';

@@ -22,7 +22,7 @@ export default defineEngine({
       contextTokens: context,
       // The server has no field for top_k, min_p and repetition_penalty. floe refuses tasks that set them.
       supports: ['temperature', 'top_p'],
-      // The log-probabilities are those of the distribution that was sampled from.
+      // The log-probabilities come from the distribution that was sampled from.
       logprobsMode: 'processed',
       policyVersion: () => versionOf(kit),
       async sample({ requestId, ids, maxTokens, sampling, seed, endIds, stop }, signal) {

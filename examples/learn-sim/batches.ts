@@ -4,7 +4,7 @@ import type { FloeClient } from 'floe/client';
 import type { SessionResult } from 'floe/schema';
 
 const FOLDER = 'examples/learn-sim';
-/** Groups of a batch. With the bound on staleness, floe samples one batch in advance while the trainer works. */
+/** Number of groups of a batch. With the bound on staleness, floe samples one batch in advance while the trainer works. */
 const BATCH_GROUPS = 4;
 
 /** Returns the next batch: for each of its groups the ended sessions. `version` is the version of the policy that samples now. */
@@ -17,7 +17,8 @@ export async function batchesOf(client: FloeClient, harness: string): Promise<Ne
     task: { ...JSON.parse(await text('task.json')), agent: await agentOf(harness) },
     batch_size: BATCH_GROUPS,
     max_staleness: 1,
-    // The mean reward of a batch is then that of all sessions. For training alone, groups with equal rewards can be left out, the default.
+    // With `keep`, the mean reward of a batch is the mean reward of all sessions. For training alone, groups with equal rewards can be left
+    // out, which is the default.
     accept: { zero_variance: 'keep' },
   });
   let after = 0;

@@ -10,14 +10,14 @@ export type GrpoOptions = {
   readonly clip: number;
 };
 
-/** What one step trained on. All counts are of tokens with a loss mask of 1. */
+/** The tokens that one step trained on. All counts are of tokens with a loss mask of 1. */
 export type TrainedTokens = {
   readonly tokens: number;
   /** Tokens at which the policy chose. Only these have a gradient. */
   readonly choices: number;
   /** Tokens that the policy cannot have sampled where they are. */
   readonly impossible: number;
-  /** Tokens that an older version of the policy sampled than the one that was trained. */
+  /** Tokens that an earlier version of the policy sampled. */
   readonly stale: number;
   /** Tokens with another log-probability than the version has that sampled them according to floe. */
   readonly mismatched: number;
@@ -34,8 +34,8 @@ type Token = {
 const LOGPROB_TOLERANCE = 1e-4;
 
 /**
- * Computes advantages within each group and takes `epochs` gradient steps on the mean over samples of the sum over tokens of
- * min(ratio A, clip(ratio) A), where the ratio is the probability of the token now divided by the recorded one. `versions` are the
+ * Computes advantages within each group and takes `epochs` gradient steps. The objective is the mean over samples of the sum over tokens of
+ * min(ratio A, clip(ratio) A). The ratio is the probability of the token now divided by the recorded probability. `versions` are the
  * parameters of every version that served, and `current` is the newest.
  *
  * An impossible token has the ratio 0, so it adds nothing to the gradient. It is not skipped: it counts as trained and as impossible.

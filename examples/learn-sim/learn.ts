@@ -14,7 +14,7 @@ import { type LogitTable, SoftmaxPolicy } from './policy.ts';
 const SCENARIO = 'repair';
 const GRPO: GrpoOptions = { learningRate: 8, epochs: 4, clip: 0.2 };
 
-/** One step of the training: the sessions that it trained on and what it did with their tokens. */
+/** One step of the training: its sessions, and counts of their tokens. */
 export type Step = TrainedTokens & {
   readonly version: string;
   readonly sessions: number;

@@ -1,4 +1,4 @@
-// The trainer's copy of the simulated policy: which replies it can write, and the logits by which it chooses between them.
+// The trainer's copy of the simulated policy: the replies that it can write, and the logits for its choice between them.
 
 /** Logits of every choice, one number per option, by scenario and choice. */
 export type LogitTable = Readonly<Record<string, Readonly<Record<string, readonly number[]>>>>;
@@ -22,11 +22,14 @@ type Pick = { readonly start: number; readonly end: number; readonly picked: num
 /** A reply that the policy can write, with the options that lead to it. */
 type Turn = { readonly ids: readonly number[]; readonly picks: readonly Pick[] };
 
-/** A token at which the policy chose: the replies that were possible before it, and those of them that continue with this token. */
+/**
+ * A token at which the policy chose. `before`: the replies that were possible before the token. `after`: the replies among them that continue
+ * with the token.
+ */
 export type Decision = { readonly before: readonly Turn[]; readonly after: readonly Turn[] };
 
 /**
- * What the policy says about a token of a sequence. `certain`: it is the only possible token there, so its log-probability is 0 whatever the
+ * The role of the policy at a token of a sequence. `certain`: it is the only possible token there, so its log-probability is 0 whatever the
  * logits are. `impossible`: the policy never samples it there, so its probability is 0.
  */
 export type Placement = Decision | 'certain' | 'impossible';

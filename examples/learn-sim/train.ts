@@ -16,7 +16,7 @@ try {
     assert.equal(step.mismatched, 0, 'every log-probability is that of the version that sampled the token');
     rewards.push(step.meanReward);
   }
-  // The sessions of the first two steps are those of the untrained policy, which succeeds in one of six.
+  // The untrained policy, which succeeds in one of six sessions, sampled the sessions of the first two steps.
   const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;
   const first = mean(rewards.slice(0, 2));
   const last = mean(rewards.slice(-2));

@@ -43,7 +43,7 @@ async function sampleTrace(seed: number): Promise<Trace> {
   return { ...trace, prompt_ids: prompt, version_spans: spans } as unknown as Trace;
 }
 
-/** Returns what the command in a reply prints; `null` for a reply without one. */
+/** Returns the output of the command in a reply; `null` for a reply without a command. */
 function toolResult(reply: string): string | null {
   if (!reply.includes('<tool_call>')) return null;
   if (reply.includes('cat service.log')) return 'billing must listen on 8081';

@@ -98,7 +98,7 @@ describe.each(FIDELITY_MODES.map((mode) => ({ mode, name: mode.name })))(
       const { auto } = totals;
       expect(auto).toMatchObject({ mismatches: 0, trained_twice: 0, unaccounted: 0, stale_context: 0 });
       expect(auto.trained).toBeGreaterThan(auto.sampled / 2);
-      // Most tokens must have a known policy version. Only those of a reply during a weight update may have none.
+      // Most tokens must have a known policy version. Only tokens of a reply during a weight update may have none.
       expect(auto.unknown_version).toBeLessThan(auto.trained / 2);
       if (mode.tokens) expect(auto.exact).toBe(auto.trained);
     });
@@ -106,7 +106,7 @@ describe.each(FIDELITY_MODES.map((mode) => ({ mode, name: mode.name })))(
 );
 
 /**
- * Stop strings that occur in the scripted text "Nothing more to do": one that begins with a token, and one that begins inside a token. No
+ * Stop strings that occur in the scripted text "Nothing more to do". The first begins with a token, and the second begins inside a token. No
  * request contains these texts in any other way.
  */
 const STOPS = [' more to do', 'ore to do'] as const;

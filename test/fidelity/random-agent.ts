@@ -63,8 +63,8 @@ function habitsOf(dice: Dice): Habits {
 type Line = { turns: ConversationTurn[]; tools: string[]; headers: Record<string, string> };
 
 /**
- * A fake harness that does at random what real harnesses do: branches, retries, edits, compactions, sub-agents, overlapping model calls,
- * disconnects and changes of tools. It continues when the proxy refuses a request.
+ * A fake harness. At random it does everything that real harnesses do: branches, retries, edits, compactions, sub-agents, overlapping model
+ * calls, disconnects and changes of tools. It continues when the proxy refuses a request.
  */
 export class RandomAgent {
   readonly report: AgentReport = { rewrites: 0, refused: 0 };

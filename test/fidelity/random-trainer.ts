@@ -14,8 +14,8 @@ const TURNS_BETWEEN = [0, 1, 4, 12, 40] as const;
 const STEP_MS = 300;
 
 /**
- * Updates the weights of the simulated engine at random moments while sessions run: without notice, as a trainer does that commands the
- * engine itself, or in the order that the documentation prescribes, with running replies kept or aborted.
+ * Updates the weights of the simulated engine at random moments while sessions run. Some updates come without notice, as from a trainer that
+ * commands the engine itself. Others follow the order that the documentation prescribes, with running replies kept or aborted.
  */
 export class RandomTrainer {
   private readonly golden: Golden;

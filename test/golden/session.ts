@@ -108,7 +108,7 @@ export class Golden {
     }
   }
 
-  /** Returns the number of tokens that the simulated engine has sampled so far, including those of unfinished replies. */
+  /** Returns the number of tokens that the simulated engine has sampled so far. Tokens of unfinished replies count. */
   async sampledTokens(): Promise<number> {
     const text = await (await fetch(`${this.sim.url}/metrics`)).text();
     const samples = text.matchAll(/^\w+:generation_tokens_total(?:\{[^}]*\})? (\d+)/gm);
@@ -177,8 +177,8 @@ export class GoldenSession {
   }
 
   /**
-   * Returns the options with which a gateway builds the token graph: the end-of-turn ids of the chat template (`closeIds`), and which pairs
-   * of different token ids were proven to have the same text.
+   * Returns the options of a gateway for building the token graph. `closeIds` are the end-of-turn ids of the chat template. `sameText` reports
+   * which pairs of different token ids were proven to have the same text.
    */
   async graphOptions(): Promise<GraphOptions> {
     const { engines } = this.golden;
@@ -189,8 +189,8 @@ export class GoldenSession {
   }
 
   /**
-   * Ends the session, builds its trajectory, and checks three invariants: the traces match the engine's ledger, trained and excluded tokens
-   * add up to the sampled ones, and every complete reply was recorded.
+   * Ends the session, builds its trajectory, and checks three invariants. The traces match the engine's ledger. Trained and excluded tokens
+   * add up to the sampled tokens. Every complete reply was recorded.
    */
   async judge(config: Record<string, unknown> = {}): Promise<Judged> {
     await this.session.close();

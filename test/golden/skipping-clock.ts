@@ -1,8 +1,7 @@
 import { type Clock, systemClock } from '@floe-rl/core';
 
 /**
- * A clock whose monotonic time a test can move forward, so that cached values expire without waiting. Its timers are those of the system
- * clock.
+ * A clock whose monotonic time a test can move forward, so that cached values expire without waiting. It uses the timers of the system clock.
  */
 export class SkippingClock implements Clock {
   private readonly base: () => number;

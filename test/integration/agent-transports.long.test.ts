@@ -127,7 +127,7 @@ async function contentOf(path: string): Promise<string> {
   return readFile(path, 'utf8');
 }
 
-/** What a trainer gets of a session, without the ids and times of floe. */
+/** Returns the parts of a session that a trainer gets, without the ids and times of floe. */
 function trained({ reward, trajectory }: SessionResult) {
   const places = new Map<string, number>();
   const withoutIds = (value: unknown): unknown =>
@@ -174,7 +174,7 @@ describe('a conversation with engines of another pool', () => {
     return resultOf({ ...common('tokens'), engine, agent, evaluator: { strategy: 'environment' } });
   };
 
-  /** Number of calls of sessions, without those of the registration. */
+  /** Number of calls of sessions. The calls of the engine's registration do not count. */
   const callsOfSecond = () => second.ledger.entries().filter(({ request_id: id }) => id.startsWith('cpl_')).length;
 
   it('is recorded alike directly, by push and by pull', async () => {
@@ -263,7 +263,7 @@ describe.each(backends)('the mailbox in a sandbox of %s', (backend) => {
 
   it('is emptied for each step of a task, and answers the requests of each', async () => {
     const call = 'sh "$FLOE_MAILBOX/call.sh" <"$FLOE_INSTRUCTION_FILE"';
-    // What the first step leaves in the mailbox is no request of the second one.
+    // A file that the first step leaves in the mailbox is not a request of the second step.
     const command = `ls "$FLOE_MAILBOX/requests" "$FLOE_MAILBOX/replies"; [ -e "$FLOE_MAILBOX/SESSION_END" ] && echo ended; ${call} >reply && echo answered && echo left >"$FLOE_MAILBOX/requests/left.part"`;
     const evaluator = {
       strategy: 'script',

@@ -63,7 +63,7 @@ describe.each(backends)('the example of each agent, in a sandbox of %s,', (backe
         reward: 1,
         agent: { turns, episode: { status: 'finished', metrics: { turns, ...metrics } } },
       });
-      // A summary in place of the conversation begins a trace of its own.
+      // A summary that replaces the conversation begins a new trace.
       const traces = 1 + (metrics['calls.next_with_summary'] ?? 0);
       expect(result.trajectory?.traces).toHaveLength(traces);
       expect(checkAgainstLedger([result], stack.sim.ledger.entries(), 'processed')).toMatchObject({

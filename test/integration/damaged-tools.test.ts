@@ -20,7 +20,7 @@ for fd in range(3, 64):
 END
 sleep 60`;
 
-/** What commands do to the box server of their tools, which is the parent process of the shell. */
+/** Commands that damage the box server of their tools, which is the parent process of the shell. */
 const DAMAGE = {
   'end the box server': 'kill -9 $PPID; sleep 60',
   'stop the box server': 'kill -STOP $PPID; sleep 60',

@@ -64,7 +64,7 @@ describe('engines that change while sessions run', () => {
     const { client } = stack;
     const silent = await sim({ devMode: false, tokenDelayMs: 20 });
     await client.addEngine({ base_url: silent.url, engine_id: 'silent' });
-    // A node that registers an engine makes calls of its own, which would be taken for that of the agent.
+    // A node that registers an engine makes calls of its own. The test waits for them, because it would take them for the agent's call.
     await expect
       .poll(async () => (await client.engines()).engines[0]?.nodes)
       .toMatchObject([{ node_id: 'test', state: 'ready' }]);

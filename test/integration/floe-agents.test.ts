@@ -84,7 +84,7 @@ describe('an agent of the harness floe', () => {
     expect(result.reward).toBe(1);
     const traces = result.trajectory?.traces ?? [];
     expect(traces).toHaveLength(3);
-    // Each prompt stands for itself: no earlier reply is a message of it.
+    // Each prompt is independent: it contains no earlier reply.
     for (const trace of traces) expect(trace.prompt_messages.map(({ role }) => role)).not.toContain('assistant');
     expect(checkAgainstLedger([result], stack.sim.ledger.entries(), 'processed')).toMatchObject({ mismatches: [] });
   });

@@ -4,7 +4,7 @@ import { type Call, EXTRAS, expectTrainedAsSampled, harnessProblem, runRealHarne
 /** Test options with a time limit of 120 s. A session takes about 5 s, but many times that on a busy machine. */
 const TIMEOUT = { timeout: 120_000 };
 
-/** The tool calls with which each harness reaches the tool `bash` of floe. */
+/** Makes the tool call that reaches floe's tool `bash`, for each harness. */
 const calls: readonly [string, (command: string) => Call][] = [
   ['claude_code', (command) => ({ tool: 'mcp__floe__bash', arguments: { command } })],
   ['codex', (command) => ({ tool: 'mcp__floe__bash', arguments: { command } })],

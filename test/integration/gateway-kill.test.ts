@@ -30,7 +30,7 @@ describe('a gateway that is killed while code of a plug-in blocks', () => {
     });
     const cpuTicks = (): number => Math.max(0, ...processesOf(marker).map(cpuTicksOf));
     await expect.poll(() => processesOf(marker).length, { timeout: 90_000, interval: 20 }).toBe(1);
-    // A process that loads modules uses less than a second. One that blocks uses a processor as long as it lives.
+    // A process that loads modules uses less than a second. A process that blocks uses a processor as long as it lives.
     await expect.poll(cpuTicks, { timeout: 90_000, interval: 50 }).toBeGreaterThan(300);
 
     await first.end('SIGKILL');
@@ -41,7 +41,7 @@ describe('a gateway that is killed while code of a plug-in blocks', () => {
   });
 });
 
-/** Returns the processor time of a process in clock ticks; 0 for one that has ended. */
+/** Returns the processor time of a process in clock ticks; 0 when the process has ended. */
 function cpuTicksOf(pid: number): number {
   try {
     const [, fields = ''] = /\) (.*)/s.exec(readFileSync(`/proc/${pid}/stat`, 'latin1')) ?? [];

@@ -133,7 +133,7 @@ export class GatewayFleet {
   }
 }
 
-/** Returns the pids of the helper processes with which the gateways of a state directory start sandboxes. */
+/** Returns the pids of the helper processes that start sandboxes for the gateways of a state directory. */
 export async function helpersOf(stateDir: string): Promise<number[]> {
   return processesOf(`FLOE_SANDBOX_LABEL=${await ownerOf(stateDir)}/`).filter(
     (pid) => pid !== process.pid && isHelper(pid),
@@ -196,7 +196,7 @@ export async function completionsOf(server: string, session: string, attempt: nu
   return (await reply.json()) as RecordedCompletion[];
 }
 
-/** Returns a shell command that makes `turns` model calls, each of which continues the previous one. */
+/** Returns a shell command that makes `turns` model calls. Each call continues the previous call. */
 export function conversation(turns: number): string {
   return `node -e '
     (async () => {

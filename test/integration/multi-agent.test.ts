@@ -39,7 +39,7 @@ const scenarios = parseScenarios(
 let stack: TestStack;
 let second: SimServer;
 beforeAll(async () => {
-  // Another model, whose policy says other things than that of the first one.
+  // Another model. Its policy gives other replies than the policy of the first model.
   const review = [{ when: { system: { contains: 'You review' } }, reply: [{ text: 'The second model agrees.' }] }];
   const rules = [...review, ...judging('{"score": 0.75}')];
   second = await startSim({

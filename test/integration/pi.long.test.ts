@@ -61,7 +61,7 @@ function suite(dialect: DialectName): void {
   });
 
   it('trains every sampled token or excludes it with a reason', () => {
-    // Without the two replies that floe samples itself when it registers the engine.
+    // The two replies that floe samples itself when it registers the engine are left out.
     const entries = stack.sim.ledger.entries().filter((entry) => entry.session_id !== null);
     const sampled = entries.reduce((sum, entry) => sum + entry.response_ids.length, 0);
     const audits = results.map((result) => result.audit);

@@ -108,7 +108,7 @@ export async function runRealHarness(
     });
     if (result === undefined) throw new Error('the session has no result');
     const { ledger } = stack.sim;
-    // Without the two replies that floe samples itself when it registers the engine.
+    // The two replies that floe samples itself when it registers the engine are left out.
     const entries = ledger.entries().filter((entry) => entry.session_id !== null);
     return {
       result,
@@ -121,7 +121,7 @@ export async function runRealHarness(
   }
 }
 
-/** Expects that the session completed with reward 1, and that the trained tokens are exactly those that the engine sampled. */
+/** Expects that the session completed with reward 1, and that the trained tokens are exactly the tokens that the engine sampled. */
 export function expectTrainedAsSampled({ result, report, sampledTokens }: RealRun): void {
   expect(result.error?.message ?? result.outcome).toBe('completed');
   expect(result.reward).toBe(1);

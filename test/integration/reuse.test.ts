@@ -45,7 +45,7 @@ describeIf(await bubblewrapMissing(), 'sessions of a node', () => {
     max_attempts: 1,
     agent: {
       harness: 'shell',
-      // The agent fails when it finds what another one left.
+      // The agent fails when it finds files that another agent left.
       custom_shell: `set -e; [ ! -e left ]; [ "$(cat data)" = prepared ]; echo forged >data; touch left; ${fetchSite('site')}; ${oneCall('hi')}`,
     },
     runtime: {

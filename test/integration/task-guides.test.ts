@@ -41,7 +41,7 @@ beforeAll(async () => {
             ],
           },
           { name: 'apples', match: { contains: 'apples' }, rules: [{ reply: [{ text: '3 and 4 are\n7' }] }] },
-          // The task has no text of its own, so the rules have no condition on it.
+          // The task has no text of its own that the rules could match, so they have no condition on it.
           ...(await playedScenarios(crossing)).map((scenario) => ({
             ...scenario,
             rules: scenario.rules.slice(0, -1).map((rule, turn) => ({ ...rule, when: { assistant_turns: turn } })),

@@ -123,7 +123,7 @@ describe('an environment that is seen as images', () => {
         }
       }
     }
-    // Without the id of the placeholder, and with one that does not occur, only the messages are known.
+    // Without the id of the placeholder, and with an id that does not occur, only the messages are known.
     for (const ids of [undefined, '5']) {
       expect(placesOf('floe', ids)[0]?.[0]).toMatchObject({
         message: 1,

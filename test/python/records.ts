@@ -11,8 +11,8 @@ const OPTIONS: Partial<Record<FormatName, Record<string, unknown>>> = {
 const ONE_TRACE: readonly FormatName[] = ['trl', 'openrlhf'];
 
 /**
- * Returns the records with which the Python adapters are tested, as JSON lines: for each case and format, the records of each group alone
- * (`groups`) and of both together (`batch`). In the case `single` each session has one trace, in `several` the first one has two. The last
+ * Returns the records for the tests of the Python adapters, as JSON lines. For each case and format, these are the records of each group alone
+ * (`groups`) and of both together (`batch`). In the case `single` each session has one trace; in `several` the first session has two. The last
  * sample of the first group is masked.
  */
 export function adapterRecords(): string {

@@ -1,7 +1,9 @@
 import { type Argument, type CallExpression, type Expression, Visitor } from 'oxc-parser';
 import type { Problem, SourceFile } from './source.ts';
 
-/** Reports assertions that cannot fail: `toMatchObject` compares a regular expression by its own properties, of which it has none. */
+/**
+ * Reports assertions that cannot fail. `toMatchObject` compares the own properties of a regular expression, and a regular expression has none.
+ */
 export function checkAssertions(file: SourceFile): Problem[] {
   const problems: Problem[] = [];
   new Visitor({

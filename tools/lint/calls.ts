@@ -102,7 +102,7 @@ export function checkCalls(file: SourceFile): Problem[] {
     ExportDefaultDeclaration: ({ start }) => {
       if (!DEFAULT_EXPORTS.test(file.path)) report(start, 'a default export has no name; use a named export');
     },
-    // An entry of another package names what it exports, so an entry that is the same need not repeat the names.
+    // An entry may re-export a whole entry of another package, because that entry names its exports.
     ExportAllDeclaration: ({ start, source }) => {
       if (!source.value.startsWith('@floe-rl/')) report(start, 'name what is exported instead of *');
     },

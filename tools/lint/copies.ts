@@ -2,11 +2,11 @@ import { Visitor } from 'oxc-parser';
 import { PRODUCT } from './sizes.ts';
 import type { Problem, SourceFile } from './source.ts';
 
-/** A small function that is easily written a second time. It is defined once, and all others import it. */
+/** A small function that is easily written a second time. It is defined once, and all other files import it. */
 type Definition = {
   /** The import that replaces a copy. */
   readonly remedy: string;
-  /** Files that may have the pattern: the one with the definition, and those with a reason. */
+  /** Files that may have the pattern: the file with the definition, and files with a reason. */
   readonly allowedIn: readonly string[];
   /** Names that copies had. A function of the product with another meaning has a name that says which. */
   readonly names: readonly string[];

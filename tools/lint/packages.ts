@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { dirname, join as joinPosix } from 'node:path/posix';
 import type { Problem, SourceFile } from './source.ts';
 
-/** What the lint knows of a package: its folder below `packages/`, the packages of floe that it depends on, and its entries. */
+/** Facts about a package for the lint: its folder below `packages/`, the packages of floe that it depends on, and its entries. */
 export type PackageFacts = {
   readonly folder: string;
   readonly dependencies: readonly string[];
@@ -68,7 +68,7 @@ const MAY_REACH: Readonly<Record<string, readonly string[]>> = {
   verify: ['tools', 'bench', 'examples'],
   bench: ['tools', 'verify'],
   test: ['dashboard', 'tools', 'verify', 'bench', 'examples', 'packages'],
-  // Tests of packages use what all tests share.
+  // Tests of packages may use everything that tests share.
   packages: ['dashboard', 'tools', 'verify', 'test'],
 };
 
@@ -129,14 +129,17 @@ export function checkImports(file: SourceFile, packages: Packages): Problem[] {
 
 type Place = { readonly folder: string; readonly kind: string; readonly room: string };
 
-/** Returns where a file of a package is; `null` for a file outside all packages. `room` is empty for a file beside the rooms. */
+/**
+ * Returns the place of a file within its package; `null` for a file outside all packages. `room` is the first folder below `src` or `test`,
+ * empty for a file directly there.
+ */
 function placeOf(path: string): Place | null {
   const [, folder, kind, rest] = /^packages\/([^/]+)\/([^/]+)\/(.+)$/.exec(path) ?? [];
   if (folder === undefined || kind === undefined || rest === undefined) return null;
   return { folder, kind, room: rest.includes('/') ? rest.slice(0, rest.indexOf('/')) : '' };
 }
 
-/** Returns what is wrong with an import of the file `target` by its path; `null` when nothing is. */
+/** Returns the problem of an import of the file `target` by its path; `null` when there is none. */
 function pathProblem(path: string, target: string): string | null {
   const [from, to] = [placeOf(path), placeOf(target)];
   if (from?.kind !== 'src') {
@@ -156,7 +159,7 @@ function pathProblem(path: string, target: string): string | null {
   return `${from.folder}/${from.room} may not import ${to.folder}/${to.room}`;
 }
 
-/** Returns what is wrong with an import by the name of a package; `null` when nothing is. */
+/** Returns the problem of an import by the name of a package; `null` when there is none. */
 function nameProblem(path: string, specifier: string, packages: Packages): string | null {
   const [, name] = /^(@floe-rl\/[^/]+|floe)(?:\/|$)/.exec(specifier) ?? [];
   const from = placeOf(path);

@@ -1,10 +1,10 @@
 import type { Problem, SourceFile } from './source.ts';
 
-/** Modules and names whose use shows that a test starts programs, or needs what a machine may lack. */
+/** Modules and names that show that a test starts programs, or needs a program or permission that a machine may lack. */
 const MODULES = /^(node:child_process|playwright-core)$|\/backends\/workbench\.ts$/;
 const NAMES = /\b(describeIf|itIf|usePostgres)\b/;
 
-/** Reports a test that starts programs and is not in a folder `test/integration/`, whose files run two at once at most. */
+/** Reports a test that starts programs and is not in a folder `test/integration/`. At most two test files of these folders run at once. */
 export function checkTestPlace({ path, text, imports, lineAt }: SourceFile): Problem[] {
   if (!path.endsWith('.test.ts') || path.includes('test/integration/')) return [];
   const module = imports.find(({ specifier }) => MODULES.test(specifier));

@@ -35,7 +35,7 @@ const REPLIES = [
   'EngineChange',
   'RolloutStatus',
 ];
-/** Python names of types whose component, or place in one, would give a name that is hard to understand. */
+/** Python names of types that would otherwise get a name that is hard to understand from their component or their place in it. */
 const NAMES: Readonly<Record<string, string>> = {
   BatchReplyGroup: 'Group',
   BatchReplyProgress: 'BatchProgress',
@@ -89,7 +89,7 @@ export function pythonTypes(): string {
 /** Collects the definitions. Objects become classes, the other components aliases; plain texts, numbers and maps have no name. */
 class PythonTypes {
   readonly classes: string[] = [];
-  /** Each alias follows those that it uses. All follow the classes, because Python evaluates them when the module is imported. */
+  /** Each alias follows the aliases that it uses. All follow the classes, because Python evaluates them when the module is imported. */
   readonly aliases: string[] = [];
   readonly #components = {
     input: componentSchemas('input') as Readonly<Record<string, JsonSchema>>,
@@ -174,7 +174,7 @@ class PythonTypes {
   }
 }
 
-/** Returns the name for one of several choices: with the value of the field that distinguishes it from the others, where there is one. */
+/** Returns the name for one of several choices. Where a field distinguishes the choices, the name contains the value of this field. */
 function placeOf(choice: JsonSchema, place: string, choices: readonly JsonSchema[]): string {
   if (choices.filter(({ properties }) => properties !== undefined).length < 2) return place;
   const kind = Object.values(choice.properties ?? {}).find((value) => (value.const ?? value.enum) !== undefined);

@@ -13,7 +13,7 @@ type Entry = {
 /** The files of `floe/client`, in the order of the page. */
 const FILES = ['floe-client', 'connection', 'define-task', 'session-filter'];
 
-/** Renders docs/typescript-reference.md from the declarations of what `floe/client` exports. */
+/** Renders docs/typescript-reference.md from the declarations of the exports of `floe/client`. */
 export function typescriptPage(): string {
   const folder = join(repositoryRoot(), 'packages', 'client', 'dist');
   const index = readFileSync(join(folder, 'index.d.ts'), 'utf8');

@@ -90,7 +90,7 @@ function readApi(root: string): OpenApi {
   return JSON.parse(readFileSync(join(root, 'docs', 'openapi.json'), 'utf8')) as OpenApi;
 }
 
-/** Returns the navigation: that of the index page, the pages about the API, and the pages that the index does not link. */
+/** Returns the navigation: the groups of the index page, the pages about the API, and the pages that the index does not link. */
 function groupsOf({ pages }: Sources): Group[] {
   const index = pages.find(({ path }) => path === INDEX);
   if (index === undefined) throw new Error(`${INDEX} is missing: it is the navigation of the site`);

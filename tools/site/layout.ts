@@ -1,7 +1,7 @@
 import { escapeHtml, type Heading } from './markdown.ts';
 import type { Group } from './navigation.ts';
 
-/** What a page of the site has besides its content. Addresses are relative to the page, so that the site works below any path and as files. */
+/** The parts of a page besides its content. Addresses are relative to the page, so that the site works below any path and as files. */
 export type Frame = {
   readonly title: string;
   /** Path from the page to the folder of its version, such as `../../`. */
@@ -13,7 +13,7 @@ export type Frame = {
   readonly headings: readonly Heading[];
   /** File name of the page in Markdown. */
   readonly twin: string;
-  /** Names of the scripts of the page besides that of all pages. */
+  /** Names of the scripts of the page. The script of all pages is not among them. */
   readonly scripts: readonly string[];
 };
 
@@ -56,7 +56,7 @@ ${all.map((script) => `<script src="${toVersion}${script}" defer></script>`).joi
 `;
 }
 
-/** Returns the path of the page in HTML for that of its Markdown file. */
+/** Returns the path of the HTML page of a Markdown file. */
 export function htmlPath(path: string): string {
   return path.replace(/\.md$/, '.html');
 }

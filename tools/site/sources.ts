@@ -3,12 +3,12 @@ import { join } from 'node:path';
 import { dirname, normalize } from 'node:path/posix';
 import { headingsOf, linksOf } from './markdown.ts';
 
-/** A page of the documentation. `path` is that of its Markdown file, relative to the repository. */
+/** A page of the documentation. `path` is the path of its Markdown file, relative to the repository. */
 export type Page = { readonly path: string; readonly title: string; readonly markdown: string };
 
 /**
- * What the site shows: the pages below `docs/`, README.md, and all pages and files of the repository that a page links. `folders` lists the
- * files of each linked folder that has no README.md.
+ * The contents of the site: the pages below `docs/`, README.md, and all pages and files of the repository that a page links. `folders` lists
+ * the files of each linked folder that has no README.md.
  */
 export type Sources = {
   readonly pages: readonly Page[];
@@ -27,7 +27,7 @@ export function targetOf(from: string, href: string): Target | null {
   return { path: target, anchor };
 }
 
-/** Reads the pages and what they link. Links to files that do not exist are left out. */
+/** Reads the pages and the pages and files that they link. Links to files that do not exist are left out. */
 export function readSources(root: string): Sources {
   const pages = new Map<string, Page>();
   const files = new Set<string>();
@@ -53,7 +53,7 @@ export function readSources(root: string): Sources {
   return { pages: [...pages.values()], files: [...files], folders };
 }
 
-/** Returns the files below a folder, relative to the repository, in order. Hidden files and what tools have made are left out. */
+/** Returns the files below a folder, relative to the repository, in order. Hidden files and files that tools have made are left out. */
 function filesBelow(root: string, folder: string): string[] {
   return readdirSync(join(root, folder), { withFileTypes: true })
     .filter(({ name }) => !name.startsWith('.') && name !== '__pycache__' && name !== 'node_modules')

@@ -21,7 +21,7 @@ const SPLIT =
   "'(?:s|t|re|ve|m|ll|d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 /**
- * Delimiters of the chat template, each of which is a single token, and whether each is special. Special delimiters are left out of visible
+ * Delimiters of the chat template, and whether each is special. Each delimiter is a single token. Special delimiters are left out of visible
  * text; the others are part of a reply's text.
  */
 const ADDED: readonly (readonly [content: string, special: boolean])[] = [
@@ -38,7 +38,7 @@ const ADDED: readonly (readonly [content: string, special: boolean])[] = [
 
 type Merge = readonly [left: string, right: string];
 
-/** A distinct piece of the training text: the symbols of which it consists at present, and the number of its occurrences. */
+/** A distinct piece of the training text: the symbols that it consists of so far, and the number of its occurrences. */
 type Word = { readonly count: number; symbols: readonly string[] };
 
 /** Trains the tokenizer and returns the text of packages/sim/assets/tokenizer.json. */

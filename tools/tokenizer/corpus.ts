@@ -178,7 +178,7 @@ const SEED = 20260101;
 const SENTENCES = 9000;
 const SNIPPETS = 900;
 
-/** Draws random list elements and random numbers from a seeded generator, so that every machine draws the same ones. */
+/** Draws random list elements and random numbers from a seeded generator, so that every machine draws the same. */
 class Draws {
   private state = SEED;
 

@@ -2,7 +2,7 @@ import type { ComponentChildren, JSX } from 'preact';
 import type { ApiError } from '../api.ts';
 import type { Query } from '../query.ts';
 
-/** A word in the colour of how good the news are: `good`, `bad`, `warn` or `plain`. */
+/** A word in the colour of its tone: `good`, `bad`, `warn` or `plain`. */
 export function Badge({ tone, children }: { tone: Tone; children: ComponentChildren }): JSX.Element {
   return <span class={`badge ${tone}`}>{children}</span>;
 }
@@ -17,7 +17,7 @@ export function toneOf(outcome: string): Tone {
   return 'plain';
 }
 
-/** A number with what it counts. */
+/** A number with a label. */
 export function Figure({
   label,
   value,
@@ -36,7 +36,7 @@ export function Figure({
   );
 }
 
-/** Shows data once it is there, an error in its place, and a note where an error keeps newer data away. */
+/** Shows data after it is loaded, or the error instead. When loading newer data fails, shows the old data with a note. */
 export function Loaded<T>({ of, children }: { of: Query<T>; children: (data: T) => ComponentChildren }): JSX.Element {
   const { data, error } = of;
   if (data === null) return error === null ? <p class="quiet">Loading…</p> : <Failure error={error} />;
@@ -48,7 +48,7 @@ export function Loaded<T>({ of, children }: { of: Query<T>; children: (data: T) 
   );
 }
 
-/** An error in words, with what the reader can do. */
+/** An error in words, with advice for the reader. */
 function Failure({ error, isOld = false }: { error: ApiError; isOld?: boolean }): JSX.Element {
   const remedy = REMEDIES[error.code];
   return (

@@ -80,7 +80,7 @@ function SideBySide({ samples }: { samples: readonly LoadedSession[] }): JSX.Ele
   );
 }
 
-/** Returns the first turn in which the replies are not all the same; `null` when there is none. */
+/** Returns the first turn in which the replies differ; `null` when there is none. */
 function firstDifference(turns: readonly (readonly SessionCall[])[], longest: number): number | null {
   for (let turn = 0; turn < longest; turn++) {
     const texts = new Set(turns.map((calls) => replyText(calls[turn])));
@@ -94,7 +94,7 @@ function Reply({ call }: { call: SessionCall | undefined }): JSX.Element {
   return <Text text={replyText(call)} />;
 }
 
-/** Returns what the agent received of a reply. Ids of tool calls are left out, because they always differ. */
+/** Returns the part of a reply that the agent received. Ids of tool calls are left out, because they always differ. */
 function replyText(call: SessionCall | undefined): string {
   if (call === undefined) return '';
   const { reasoning_content: thinking = '', content, tool_calls: calls = [] } = call.record.message;

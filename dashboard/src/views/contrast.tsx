@@ -21,10 +21,10 @@ import {
 const SIDES = ['a', 'b'] as const;
 type Side = (typeof SIDES)[number];
 
-/** Reward from which a session counts as resolved, unless the address has another. */
+/** Minimum reward at which a session counts as resolved, unless the address has another value. */
 const RESOLVED_REWARD = '1';
 
-/** Sums over the sessions of one side. `resolved` counts those whose reward is high enough. */
+/** Sums over the sessions of one side. `resolved` is the number of sessions with at least the minimum reward. */
 type Sums = { readonly totals: SessionTotals; readonly resolved: number };
 type SideSums = { readonly all: Sums | null; readonly bySource: ReadonlyMap<string, Sums> };
 

@@ -17,7 +17,7 @@ const TASKS = 50;
 /** The stages of a live session, in the order in which it passes through them. */
 const STAGES = ['QUEUED', 'LEASED', 'INIT', 'READY', 'RUNNING', 'POSTRUN'] as const;
 
-/** What runs, what limits it, and the newest tasks. */
+/** The running sessions, the limits that hold them back, and the newest tasks. */
 export function Overview(): JSX.Element {
   const status = useQuery('status', (aborted) => getJson<RolloutStatus>('rollout/status', aborted), {
     nextMs: () => REFRESH_MS,
@@ -99,7 +99,7 @@ function Now({ status }: { status: RolloutStatus }): JSX.Element {
   );
 }
 
-/** What a reader should know about the sessions of the last day. */
+/** Advice about the sessions of the last day. */
 function Advisories(): JSX.Element | null {
   const advice = useQuery(
     'advice',
@@ -128,7 +128,7 @@ function Advisories(): JSX.Element | null {
   );
 }
 
-/** Limits for which work waits, and settings that would help. */
+/** Limits that hold work back, and settings that would help. */
 function HeldBack({ status: { holding_back: held, hints } }: { status: RolloutStatus }): JSX.Element | null {
   if (held.length === 0 && hints.length === 0) return null;
   return (

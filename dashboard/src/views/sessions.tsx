@@ -16,18 +16,18 @@ import { type Query, useQuery } from '../query.ts';
 import { linkTo, route, setParams } from '../route.ts';
 
 const REFRESH_MS = 5_000;
-/** Sums and charts read many more rows than the list. */
+/** Sums and charts are loaded less often, because they read many more rows than the list. */
 const TOTALS_MS = 30_000;
 const TOTALS = { nextMs: () => TOTALS_MS };
 /** Number of sessions on one page of the list. */
 const PAGE = 100;
-/** Number of values of a field that a chart shows; the newest ones, where they have an order. */
+/** Maximum number of values of a field that a chart shows. Of values with an order, the newest are shown. */
 const MAX_COLUMNS = 60;
 
-/** The columns of the list by which it can be ordered, with the field of the API. */
+/** The columns that the list can be ordered by, with the field of the API. */
 const ORDERS = { Ended: 'newest', Reward: '-reward', Turns: '-turns', Tokens: '-tokens', Time: '-seconds' } as const;
 
-/** All ended sessions: totals and distributions of those that match the filters, and the list. */
+/** All ended sessions: the list, with totals and distributions of the sessions that match the filters. */
 export function Sessions(): JSX.Element {
   const { params } = route.value;
   const query = queryOf(params);
@@ -120,7 +120,7 @@ function Sums({ groups }: { groups: readonly SessionTotals[] }): JSX.Element {
   );
 }
 
-/** Outcomes in the order in which columns have them, from the bottom. */
+/** Returns a column for each hour, with a part for each outcome: `completed` at the bottom, then the others by name. */
 function byHour(groups: readonly SessionTotals[]): Column[] {
   const hours = [...new Set(groups.map(({ by }) => by.hour ?? ''))].sort().slice(-MAX_COLUMNS);
   return hours.map((hour) => ({

@@ -10,7 +10,7 @@ import { linkTo } from '../route.ts';
 
 const REFRESH_MS = 2_000;
 
-/** One task: its group of samples, which of them a trainer can use, and why not the others. */
+/** One task: its group of samples, which of them a trainer can use, and why the others cannot be used. */
 export function Task({ id }: { id: string }): JSX.Element {
   const name = encodeURIComponent(id);
   const status = useQuery(`task ${id}`, (aborted) => getJson<TaskStatus>(`rollout/task/${name}`, aborted), {

@@ -34,7 +34,7 @@ const MAX_ERROR_BYTES = 16 * MIB;
 
 /** Paths of the client's PEM files. They are read for every new connection, so that renewed files are used without a restart. */
 export type ClientTlsFiles = {
-  /** File with the authorities that may sign the server's certificate, instead of those that Node.js trusts. */
+  /** File with the authorities that may sign the server's certificate. It replaces the authorities that Node.js trusts. */
   readonly ca?: string | null | undefined;
   /** File with the client's own certificate, for servers that require one. */
   readonly cert?: string | null | undefined;
@@ -48,7 +48,7 @@ export type ConnectionOptions = {
    */
   readonly url: string;
   readonly token?: string | null | undefined;
-  /** PEM files for https. By default, the authorities that Node.js trusts are used, including those of `NODE_EXTRA_CA_CERTS`. */
+  /** PEM files for https. By default, the authorities that Node.js trusts are used, including the file in `NODE_EXTRA_CA_CERTS`. */
   readonly tls?: ClientTlsFiles | undefined;
   /**
    * How long a call is retried, with growing pauses, after a transient failure: the server restarts, its store is unavailable, or a

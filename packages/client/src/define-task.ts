@@ -10,9 +10,9 @@ export type TaskRow = Readonly<Record<string, unknown>>;
 /** A tool by its name, or with settings. */
 export type TaskTool = string | { readonly name: string; readonly config?: Readonly<Record<string, unknown>> };
 
-/** What differs from split to split. */
+/** Fields of a task definition that may be different in training and in evaluation. */
 type SplitFields = {
-  /** Tools of the agent; default: those that it has by itself. */
+  /** Tools of the agent. Default: the agent's own tools. */
   readonly tools?: readonly TaskTool[];
   /** Hints of the agent: all, none, or by kind. Default: all. */
   readonly hints?: boolean | Readonly<Record<string, boolean | string>>;
@@ -33,13 +33,13 @@ export type TaskDefinition<Row extends TaskRow = TaskRow> = SplitFields & {
   evaluator?(row: Row): TaskRequestInput['evaluator'];
   /** The sandbox of a row; default: none (`{backend: 'none'}`). */
   runtime?(row: Row): TaskRequestInput['runtime'];
-  /** What is different in an evaluation. */
+  /** Replacements of these fields for the split `val`. */
   readonly val?: SplitFields;
 };
 
 /** Defines how rows of one data source become tasks. */
 export function defineTask<Row extends TaskRow>(definition: TaskDefinition<Row>): TaskDefinition {
-  // Rows of a data source are what its definition says; they come from a file, so nothing else could be promised.
+  // The type of the rows is not checked here: the rows come from a file, and the definition states their type.
   return definition as unknown as TaskDefinition;
 }
 

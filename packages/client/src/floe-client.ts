@@ -80,8 +80,8 @@ export type ResultsOptions = {
   /** Return only results after this cursor. Default: the stored position of `consumer`; without a consumer, the first result. */
   readonly after?: number;
   /**
-   * Name under which the server stores the position up to which results were handled. It survives restarts of server and client. A result
-   * counts as handled when the next one is requested.
+   * The server stores the position of the last handled result under this name. It survives restarts of server and client. A result counts as
+   * handled when the next one is requested.
    */
   readonly consumer?: string;
   /** Return only results of this trainer's tasks. */
@@ -116,7 +116,7 @@ export type BatchOptions = {
   readonly advantages?: 'none' | 'grpo' | 'centered' | 'leave_one_out';
   /** Whether a sample's advantage is divided by its number of traces. */
   readonly perSession?: boolean;
-  /** Whether each reply has an advantage of its own, from its reward and those of the replies after it. */
+  /** Whether each reply has an advantage of its own, from its reward and the rewards of the replies after it. */
   readonly perTurn?: boolean;
   /** What happens to trained tokens that were sampled under a constraint. Default: `train`. */
   readonly constrained?: 'train' | 'mask';
@@ -128,7 +128,10 @@ export type BatchOptions = {
 export type NextBatchOptions = BatchOptions & {
   /** Version of the policy that trains on the batch. */
   readonly policyVersion?: string;
-  /** Number of the last batch that was handled. Default: the last one that was handed out, so that a repeated call skips a batch. */
+  /**
+   * Number of the last batch that was handled. Default: the batch that was handed out last. By default, a repeated call therefore skips a
+   * batch.
+   */
   readonly after?: number;
   /** Longest time in seconds that the server waits for a complete batch. Default: 30. */
   readonly waitSeconds?: number;
@@ -137,7 +140,7 @@ export type NextBatchOptions = BatchOptions & {
 export type FollowBatchesOptions = BatchOptions & {
   /** Returns the version of the policy that trains on the next batch. It is called before each request. */
   readonly policyVersion?: () => string;
-  /** Number of the last batch that was handled, from a checkpoint. Default: the last one that was handed out. */
+  /** Number of the last batch that was handled, from a checkpoint. Default: the batch that was handed out last. */
   readonly after?: number;
 };
 
@@ -205,7 +208,8 @@ export class FloeClient {
   }
 
   /**
-   * Yields the ended sessions that match a filter, by default newest first. Sessions that end meanwhile are not yielded in this order.
+   * Yields the ended sessions that match a filter, by default newest first. With newest first, sessions that end during the iteration are not
+   * yielded.
    */
   async *endedSessions(
     filter: SessionFilter = {},
@@ -232,7 +236,7 @@ export class FloeClient {
     return parseAs(sessionTotalsReplySchema, reply, 'totals').groups;
   }
 
-  /** Returns what the ended sessions that match a filter did, by kind and name, for each combination of the values of `by`. */
+  /** Returns measures of the ended sessions that match a filter, by kind and name, for each combination of the values of `by`. */
   async sessionMeasures(
     of: readonly MeasureKind[],
     by: readonly SessionGrouping[] = [],
@@ -275,7 +279,10 @@ export class FloeClient {
     return parseAs(sessionViewSchema, reply, 'session');
   }
 
-  /** Returns the sessions that nodes run now, those that were submitted first; at most 200 by default. {@link events} has their changes. */
+  /**
+   * Returns the sessions that nodes run now, at most 200 by default; sessions that were submitted earlier come first. {@link events} has their
+   * changes.
+   */
   async liveSessions(
     options: { readonly task?: string; readonly limit?: number; readonly signal?: AbortSignal } = {},
   ): Promise<LiveSessions> {
@@ -358,7 +365,7 @@ export class FloeClient {
     return this.changeEngines('POST', '/engines/resume', options);
   }
 
-  /** Sets the policy version with which engines sample from now on, for engines that do not report it themselves. */
+  /** Sets the policy version that engines sample with from now on, for engines that do not report it themselves. */
   setPolicyVersion(version: string, options: ChangeOptions = {}): Promise<EngineChange> {
     return this.changeEngines('POST', '/engines/version', options, { version });
   }
@@ -394,7 +401,7 @@ export class FloeClient {
     return parseAs(batchStreamViewSchema, reply, 'batch stream');
   }
 
-  /** Adds rows to a stream. `after` is the number of rows that it has before these; with it, the call may be repeated. */
+  /** Adds rows to a stream. `after` is the number of rows that the stream has before the call; with it, the call may be repeated. */
   async addBatchRows(
     batchId: string,
     rows: readonly Readonly<Record<string, unknown>>[],

@@ -1,4 +1,4 @@
-/** `floe/client`: the API with which a trainer calls floe. The types of tasks and results are in `floe/schema`. */
+/** `floe/client`: the API for trainers that call floe. The types of tasks and results are in `floe/schema`. */
 
 export type { ClientTlsFiles, ConnectionOptions } from './connection.ts';
 export {

@@ -27,7 +27,7 @@ export type DeliveredResult = {
   readonly completions: Buffer | null;
   /** A compressed tar archive of `summary.artifacts.bytes` bytes; `null` when there is none. */
   readonly artifacts: Buffer | null;
-  /** What a search finds of the messages; absent when there are none. */
+  /** Text of the messages for searches; absent when there are no messages. */
   readonly text?: string;
 };
 
@@ -62,10 +62,12 @@ export function deliveryLength(result: DeliveredResult): number {
 }
 
 /**
- * The control API for gateway nodes. Every method throws a FloeError: the server's own, or `peer_unreachable`. `not_found` from
- * `heartbeat` or `lease` means that the node must register first. `deliverResult` must be repeated with the same result until it resolves
- * or the server rejects the result itself: with `stale_epoch`, `cancelled`, `schema_violation` or `body_too_large`, or with a `conflict`
- * or `not_found` that names the session. A rejected result can be dropped.
+ * The control API for gateway nodes. Every method throws a FloeError: the server's own, or `peer_unreachable`. `not_found` from `heartbeat` or
+ * `lease` means that the node must register first.
+ *
+ * `deliverResult` must be repeated with the same result until it resolves or the server rejects the result itself. The codes of such a
+ * rejection are `stale_epoch`, `cancelled`, `schema_violation` and `body_too_large`, and `conflict` or `not_found` if the error names the
+ * session. A rejected result can be dropped.
  */
 export class NodeApi {
   readonly nodeId: string;

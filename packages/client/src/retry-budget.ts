@@ -51,7 +51,8 @@ export class RetryBudget {
     const pauseMs = jitteredBackoffMs(BACKOFF, ++this.failures, this.random);
     const stop = linkAbort(signal, this.closed);
     try {
-      // The last retry is sent when the time limit is reached, after a pause that is not shortened at random: that would add further retries.
+      // The last retry is sent when the time limit is reached. Its pause is not shortened at random, because time for further retries would be
+      // left.
       await sleep(this.clock, Math.min(pauseMs, leftMs), stop.signal);
     } finally {
       stop.release();

@@ -12,7 +12,7 @@ const COUNTERS_MS_PER_ENGINE = 150;
 /** Remembers which state of a node's engines the server has, so that heartbeats repeat it only when it has changed. */
 export class SentEngines {
   private readonly clock: Clock;
-  /** What the server has, without counters, and when it was sent; `null` when the server has nothing of this process. */
+  /** The state that the server has, without counters, and the time when it was sent; `null` when this process has sent none. */
   private known: { readonly text: string; readonly atMs: number } | null = null;
 
   constructor(clock: Clock) {

@@ -5,8 +5,8 @@ import type { Query } from './connection.ts';
 type Values<Value> = Value | readonly Value[];
 
 /**
- * Selects ended sessions. All given fields must hold. `null` among the values of a field selects sessions without one. Limits are inclusive,
- * but `until`.
+ * Selects ended sessions. All given fields must hold. `null` among the values of a field selects sessions without a value. Limits are
+ * inclusive, except `until`.
  */
 export type SessionFilter = {
   readonly task?: Values<string>;
@@ -28,7 +28,7 @@ export type SessionFilter = {
   /** Kinds of engines; `several` for more than one. */
   readonly engine?: Values<string | null>;
   readonly node?: Values<string | null>;
-  /** Measures that the sessions have, as `kind:name`, such as `drift:rewritten`; one of several suffices. */
+  /** Measures as `kind:name`, such as `drift:rewritten`. A session matches if it has at least one of them. */
   readonly measure?: Values<string>;
   /** Words that the messages have, all of them; words between double quotes follow each other. */
   readonly text?: string;

@@ -29,7 +29,7 @@ function openClient(url: string, retrySeconds: number, clock?: VirtualClock): Fl
 }
 
 /**
- * A clock on which time passes only during the pauses between retries, which are the timers of at most 5 s. The requests take no time,
+ * A clock on which time passes only during the pauses between retries, which are the timers of at most 5 s. Requests take no time on it,
  * however slow they are.
  */
 class PauseClock extends VirtualClock {

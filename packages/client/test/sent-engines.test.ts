@@ -9,7 +9,7 @@ const engine = (fields: Partial<EngineInfo> = {}): EngineInfo =>
   ({ engine_id: 'e', healthy: true, inflight: 0, max_concurrency: 8, ...fields }) as EngineInfo;
 const reportOf = (...info: EngineInfo[]): Report => ({ revision: 1, heard: 1, info, problems: [], unpaused: [] });
 
-/** Reports as a node does whose heartbeats are answered. Returns the state that the heartbeat had; `null` when it was left out. */
+/** Sends a heartbeat that the server answers. Returns the state in the heartbeat; `null` when it was left out. */
 function send(sent: SentEngines, ...info: EngineInfo[]): Report['info'] {
   const shortened = sent.shortened(reportOf(...info));
   shortened.sent();

@@ -32,8 +32,8 @@ export const systemClock: Clock = {
 };
 
 /**
- * Calls `callback` like {@link Clock.schedule}, but only when the input that had arrived by then is handled and has not cancelled the call. It
- * is for timers whose callback means that something did not arrive in time, which a busy event loop runs before it reads.
+ * Calls `callback` like {@link Clock.schedule}, but first handles the input that has arrived by then, which may cancel the call. It is for
+ * timers whose callback means that something did not arrive in time: a busy event loop runs late timers before it reads.
  */
 export function scheduleAfterInput(clock: Clock, delayMs: number, callback: () => void): () => void {
   let isCancelled = false;

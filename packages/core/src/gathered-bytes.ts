@@ -7,8 +7,9 @@ const EMPTY = Buffer.alloc(0);
 const FIRST_BYTES = 4 * 1024;
 
 /**
- * Joins chunks as they arrive. A list of them would take hundreds of bytes for each chunk, so a sender of single bytes could use up the
- * memory of the process within its limit of bytes. This takes at most twice the bytes that have arrived, or the memory of the only chunk.
+ * Joins chunks as they arrive. A list of chunks would take hundreds of bytes for each. With it, a sender of single bytes could use up the
+ * memory of the process without reaching the limit of bytes. This class takes at most twice the bytes that have arrived, or the memory of the
+ * only chunk.
  */
 export class GatheredBytes {
   private readonly maxBytes: number;

@@ -10,7 +10,7 @@ export type EgressTarget = { readonly host: string; readonly port: number };
 
 /**
  * Hosts that sandboxes may reach: names (`pypi.org`), names with everything below them (`*.pypi.org`) and addresses, each with an optional
- * port (`internal:8443`), without which the ports 80 and 443 are allowed.
+ * port (`internal:8443`). Without a port, the ports 80 and 443 are allowed.
  */
 export type HostPatterns = readonly string[];
 
@@ -40,9 +40,9 @@ export function refusalOf({ node, task }: EgressRules, target: EgressTarget): st
 }
 
 /**
- * Returns a DNS lookup that fails when the target has an address that the sandbox may not reach: never link-local and metadata addresses,
- * and addresses of this machine and of private networks only when the operator has listed the host itself. The connection is made to the
- * addresses that were checked.
+ * Returns a DNS lookup that fails when the target has an address that the sandbox may not reach. Link-local and metadata addresses are always
+ * refused. Addresses of this machine and of private networks are refused unless the operator has listed the host itself. The connection is
+ * made to the addresses that were checked.
  */
 export function checkedLookup(
   rules: EgressRules,

@@ -4,7 +4,7 @@ import type { Clock } from './clock.ts';
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
 /** Number of characters of an id that encode the time of its creation: 48 bits of milliseconds in base 32. */
 const TIME_DIGITS = 10;
-/** Number of random characters of an id: 80 bits, with which no collision is expected among 10^9 ids of the same millisecond. */
+/** Number of random characters of an id. They have 80 bits, so that no two of 10^9 ids of the same millisecond are expected to be equal. */
 const RANDOM_DIGITS = 16;
 
 /** Creates an id such as `ses_01jd…`. Ids with the same prefix sort by the time of their creation. */

@@ -16,7 +16,7 @@ export const MAX_TASK_VALUES = 200_000;
 export type JsonSize = {
   /** Length of the JSON text in bytes of UTF-8. */
   readonly bytes: number;
-  /** Length of the JSON text in bytes where it stands inside a JSON string, in which its quotes and backslashes are escaped once more. */
+  /** Length of the JSON text in bytes inside a JSON string, where its quotes and backslashes are escaped once more. */
   readonly quotedBytes: number;
   /** Number of values: the value itself, and all elements and members below it. */
   readonly values: number;
@@ -88,7 +88,7 @@ function textSize(text: string): Pick<JsonSize, 'bytes' | 'quotedBytes'> {
       bytes += 2;
       quotedBytes += 4;
     } else if (unit < 0x20) {
-      // Five control characters have a short escape such as \n; the others have one of six characters.
+      // Five control characters have a short escape such as \n; the escapes of the others have six characters.
       const isShort = unit >= 0x08 && unit <= 0x0d && unit !== 0x0b;
       bytes += isShort ? 2 : 6;
       quotedBytes += isShort ? 3 : 7;

@@ -4,8 +4,8 @@ import type { Clock } from './clock.ts';
 import { inputHandled } from './event-loop.ts';
 
 /**
- * Maximum number of bytes that are read after the grace time, so that a process that keeps writing does not prolong the wait. It is more
- * than the kernel holds of processes that have ended, so further bytes are not theirs.
+ * Maximum number of bytes that are read after the grace time, so that a process that keeps writing does not prolong the wait. The kernel
+ * buffers less output than this for ended processes, so further bytes come from another process.
  */
 const MAX_LAST_BYTES = 8 * MIB;
 

@@ -2,9 +2,9 @@ type EventListener = Parameters<AbortSignal['addEventListener']>[1];
 type Listener = { readonly callback: unknown; readonly run: () => void };
 
 /**
- * An abort signal with the method that aborts it. It takes a tenth of the CPU time of an `AbortController` and its listeners, of which every
- * model call would need several. It has the methods of an `AbortSignal`, but is no instance of it: pass it to floe's own functions, and not
- * to `fetch` or `AbortSignal.any`.
+ * An abort signal with the method that aborts it. It takes a tenth of the CPU time of an `AbortController` and its listeners, and every model
+ * call needs several. It has the methods of an `AbortSignal` but is not an instance of it: pass it to floe's own functions, and not to `fetch`
+ * or `AbortSignal.any`.
  */
 export class LightAbort implements AbortSignal {
   aborted = false;
@@ -18,7 +18,7 @@ export class LightAbort implements AbortSignal {
     this.aborted = true;
     this.reason = reason;
     if (this.onabort !== null) this.listeners.push({ callback: null, run: () => this.onabort?.(new Event('abort')) });
-    // A listener may remove another one that has not run yet.
+    // A listener may remove another listener that has not run yet.
     for (let next = this.listeners.shift(); next !== undefined; next = this.listeners.shift()) {
       try {
         next.run();

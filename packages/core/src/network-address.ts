@@ -31,9 +31,11 @@ function familyOf(address: string): 'ipv4' | 'ipv6' {
 const LOOPBACK = new Subnets(['127.0.0.0/8', '::1/128']);
 
 /**
- * Addresses with which neither a trainer nor a sandbox ever has to talk: link-local addresses (used by most cloud metadata services),
- * multicast, the unspecified range 0.0.0.0/8, and other addresses of metadata services (Alibaba, Oracle, Azure, AWS, Google, Scaleway). The
- * list also has the IPv6 ranges of Teredo and of local NAT64 prefixes, because floe cannot extract the IPv4 addresses that these embed.
+ * Addresses that neither a trainer nor a sandbox ever has to connect to:
+ * - link-local addresses, which most cloud metadata services use;
+ * - other addresses of metadata services (Alibaba, Oracle, Azure, AWS, Google, Scaleway);
+ * - multicast, and the unspecified range 0.0.0.0/8;
+ * - the IPv6 ranges of Teredo and of local NAT64 prefixes, because floe cannot extract the IPv4 addresses that these embed.
  */
 const FORBIDDEN = new Subnets([
   '0.0.0.0/8',

@@ -4,9 +4,9 @@ import { fileURLToPath } from 'node:url';
 import { FloeError } from './errors.ts';
 
 /**
- * Returns the path of a file or folder that ships with floe. `relative` is its path below the nearest folder above the module `moduleUrl`
- * that contains it: the root of the module's package, of the package that bundles it, or of the repository. Throws `setup_failed` when no
- * folder contains it.
+ * Returns the path of a file or folder that ships with floe. `relative` is its path below the root of the module's package, of the package
+ * that bundles the module, or of the repository. The root is found as the nearest folder above the module `moduleUrl` that contains
+ * `relative`. Throws `setup_failed` when no folder contains it.
  */
 export function assetPath(moduleUrl: string, relative: string): string {
   const start = dirname(fileURLToPath(moduleUrl));
@@ -27,8 +27,8 @@ const BUILD_FOLDERS: Readonly<Record<string, string>> = {
 
 /**
  * Returns the path of a compiled file of floe that is run as a separate process. `relative` is its path relative to the module
- * `importMetaUrl`. When that module is a TypeScript source, as in tests, the folder `src` in the path is replaced by `dist`, and likewise for
- * the other folders in {@link BUILD_FOLDERS}, because Node 20 cannot run TypeScript.
+ * `importMetaUrl`. In tests this module may be a TypeScript source, which Node 20 cannot run. Then the folder `src` in the path is replaced by
+ * `dist`, and the other folders in {@link BUILD_FOLDERS} likewise.
  */
 export function entryPath(importMetaUrl: string, relative: string): string {
   const path = fileURLToPath(new URL(relative, importMetaUrl));

@@ -9,9 +9,9 @@ import { fieldErrors } from './fields.ts';
 const MAX_DEPTH = 200;
 
 /**
- * Parses untrusted JSON. Throws `malformed_json` on a syntax error, invalid UTF-8 or nesting beyond {@link MAX_DEPTH}, and
- * `body_too_large` when there are more than `maxValues` values. The number of values is limited because it decides the duration: a
- * megabyte of plain text is parsed in one millisecond, but a megabyte of empty objects and short keys takes 50 to 100 ms.
+ * Parses untrusted JSON. Throws `malformed_json` on a syntax error, invalid UTF-8 or nesting beyond {@link MAX_DEPTH}, and `body_too_large`
+ * when there are more than `maxValues` values. The number of values is limited because the time of parsing depends on it. A megabyte of plain
+ * text is parsed in one millisecond, but a megabyte of empty objects and short keys takes 50 to 100 ms.
  */
 export function parseJson(body: Buffer | string, maxValues = Number.POSITIVE_INFINITY): unknown {
   const text = typeof body === 'string' ? body : decodeUtf8(body);

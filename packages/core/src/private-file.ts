@@ -2,7 +2,7 @@ import { chmodSync, closeSync, openSync, statSync } from 'node:fs';
 
 /** Mode of a file with secrets, tasks or results: only its owner may read and write it, whatever the mode of its directory. */
 export const PRIVATE_FILE_MODE = 0o600;
-/** Mode of a directory of such files. */
+/** Mode of a directory of private files. */
 export const PRIVATE_DIR_MODE = 0o700;
 
 /** Permissions of users other than the owner. */

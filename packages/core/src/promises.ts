@@ -30,8 +30,8 @@ export async function undoAll(steps: (() => Promise<unknown>)[]): Promise<void> 
 }
 
 /**
- * Returns a function to be called between the parts of a long computation. It waits for the next turn of the event loop when `maxMs`
- * milliseconds have passed since it last did, so that a computation of any length blocks the event loop for one part more than that.
+ * Returns a function to be called between the parts of a long computation. When `maxMs` milliseconds have passed since it last waited, it
+ * waits for the next turn of the event loop. So the computation blocks the event loop for at most `maxMs` and one part.
  */
 export function sharedTurns(clock: Clock, maxMs: number): () => Promise<void> {
   let turnStartMs = clock.monotonicMs();

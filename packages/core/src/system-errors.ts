@@ -20,7 +20,7 @@ const REASONS: Readonly<Record<string, string>> = {
   EROFS: 'the file system is read-only',
 };
 
-/** Verbs for the system calls whose names are not verbs that a user knows. Other calls are named as they are. */
+/** Verbs for system calls in messages. A system call without an entry is named as it is, because users know its name. */
 const VERBS: Readonly<Record<string, string>> = {
   access: 'write to',
   copyfile: 'copy',
@@ -75,9 +75,8 @@ export function withContext<T>(context: ErrorContext, work: () => T): T {
 const TEST_BYTES = Buffer.alloc(4096);
 
 /**
- * Creates a directory of which only its owner may read the contents, unless it exists, and tests with a small file that this process can
- * write to it. Throws `setup_failed` with the path, the reason and `remedy`, which names the option or variable that chooses another
- * directory.
+ * Creates a directory that only its owner can read, unless it exists, and tests with a small file that this process can write to it. Throws
+ * `setup_failed` with the path, the reason and `remedy`, which names the option or variable that chooses another directory.
  */
 export function ensureWritableDir(path: string, remedy: string): void {
   withContext({ remedy, path, verb: 'write to' }, () => {

@@ -9,18 +9,19 @@ type Filling = {
   readonly variable: string;
   readonly value: unknown;
   readonly placeholder: RegExp;
-  /** Matches a placeholder of the variable and what looks like one. */
+  /** Matches placeholders of the variable, and text that looks like one but is invalid. */
   readonly anyPlaceholder: RegExp;
   readonly issues: FieldIssue[];
 };
 
 /**
- * Makes a task: returns a copy of its template in which the placeholders `{{variable.path}}` are replaced by fields of `value`; `{{variable}}` is all of it.
- * Fields of lists are numbers, as in `{{row.tags.0}}`. A text that consists of one placeholder becomes the field's value, whatever its
- * type; inside a longer text, a value that is not a text is written as JSON. Other text between braces is kept. Throws `schema_violation`
- * with an issue for each placeholder of a field that `value` does not have, and for text such as `{{row.a b}}` or `{{row[0]}}`, which would
- * otherwise be sampled as it is written. Throws `body_too_large`, before anything is filled in, when the task would exceed the size of a
- * submitted one.
+ * Makes a task from its template. In the returned copy, fields of `value` replace the placeholders `{{variable.path}}`, and `value` itself
+ * replaces `{{variable}}`. Fields of lists are numbers, as in `{{row.tags.0}}`. A text that consists of one placeholder becomes the field's
+ * value, whatever its type. Inside a longer text, a value that is not a text is written as JSON. Other text between braces is kept.
+ *
+ * Throws `schema_violation` with an issue for each placeholder of a field that `value` does not have. Text such as `{{row.a b}}` or
+ * `{{row[0]}}` is refused too, because it would otherwise be sampled as it is written. Throws `body_too_large`, before anything is filled in,
+ * when the task would exceed the size of a submitted task.
  */
 export function fillTemplate(template: unknown, variable: string, value: unknown): unknown {
   const placeholder = new RegExp(`\\{\\{\\s*${variable}((?:\\.${KEY})*)\\s*\\}\\}`, 'gu');

@@ -1,4 +1,4 @@
-/** Returns the message of what was thrown, which may be anything, also something that has no text. Never throws. */
+/** Returns the message of a thrown value, which may be of any type and may have no text. Never throws. */
 export function messageOf(thrown: unknown): string {
   try {
     return thrown instanceof Error ? String(thrown.message) : String(thrown);

@@ -29,7 +29,7 @@ export function traceIdOf(id: string): string {
   return createHash('sha256').update(`trace of ${id}`).digest('hex').slice(0, TRACE_ID_CHARS);
 }
 
-/** Attributes of a span. Those whose value is `null` are left out. */
+/** Attributes of a span. Attributes with the value `null` are left out. */
 export type SpanAttributes = Readonly<Record<string, string | number | boolean | null>>;
 
 /** Kind of a span: `client` for a call to another process, `internal` for all other work. */

@@ -40,8 +40,11 @@ export function wellFormedJson(value: unknown): string {
 }
 
 /**
- * Matches, from the start of a character or escape on, one of: the beginning of an escape that the end of the text cuts, where it may be one
- * of a surrogate; the escapes of a pair; the escape of a lone surrogate; any other escape.
+ * Matches one of the following, from the start of a character or escape on:
+ * - `cut`: the beginning of an escape, or of a pair of escapes, that the end of the text cuts and that may stand for a surrogate;
+ * - the two escapes of a pair;
+ * - `lone`: the escape of a lone surrogate;
+ * - any other escape.
  */
 const ESCAPES =
   /(?<cut>\\(?:u(?:[dD](?:[89abAB](?:[0-9a-fA-F](?:[0-9a-fA-F](?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?)?|[c-fC-F][0-9a-fA-F]?)?)?)?$)|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\./gs;
@@ -49,15 +52,15 @@ const ESCAPES =
 const REPLACEMENT_ESCAPE = '\\ufffd';
 
 /**
- * Returns JSON text, such as the arguments of a tool call, with U+FFFD in place of lone surrogates and of their escapes. The text need not
- * be valid JSON; nothing else of it changes. An escape and a code unit that is not escaped are no pair.
+ * Returns JSON text, such as the arguments of a tool call, with U+FFFD in place of lone surrogates and of their escapes. The text need not be
+ * valid JSON; nothing else of it changes. An escaped surrogate and an unescaped surrogate do not form a pair.
  */
 export function wellFormedJsonText(json: string): string {
   const text = json.toWellFormed();
   if (!SURROGATE_ESCAPE.test(text)) return text;
   return text.replace(ESCAPES, (...match) => {
     const [found, groups] = [match[0] as string, match.at(-1) as Record<string, string | undefined>];
-    // The beginning of an escape at the end may be that of a lone surrogate, whole, with another cut after it.
+    // A cut escape at the end may begin with the whole escape of a lone surrogate, before an escape that is cut.
     if (groups.cut !== undefined) return found.replace(LONE_AT_START, REPLACEMENT_ESCAPE);
     return groups.lone === undefined ? found : REPLACEMENT_ESCAPE;
   });
@@ -90,7 +93,7 @@ export class WellFormedPieces {
     this.isJson = isJson;
   }
 
-  /** Returns the next piece. What is held back at the end is left out. */
+  /** Returns the next piece. An incomplete character at the end of the last piece is never returned. */
   next(piece: string): string {
     const text = this.rest === '' ? piece : this.rest + piece;
     const end = this.endOf(text);

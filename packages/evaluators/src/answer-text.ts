@@ -53,8 +53,8 @@ export function normalText(text: string, ignoreCase: boolean): string {
 }
 
 /**
- * Returns the largest harmonic mean of precision and recall of the words of an answer and of one of the expected texts, as SQuAD defines it:
- * without case, punctuation and English articles. It is 1 when neither has a word.
+ * Compares the words of an answer with the words of each expected text, as SQuAD does: without case, punctuation and English articles. Returns
+ * the largest harmonic mean of precision and recall. It is 1 when neither text has a word.
  */
 export function wordF1(answer: string, expected: readonly string[]): number {
   const given = wordsOf(answer);

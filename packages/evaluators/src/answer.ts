@@ -10,7 +10,7 @@ import { lastMatch, PATTERN_FLAGS } from './pattern-match.ts';
 const PATH = 'evaluator.config';
 const MAX_EXPECTED = 64;
 const MAX_EXPECTED_CHARS = 10_000;
-/** Maximum number of characters of a mathematical answer. Longer ones are not compared. */
+/** Maximum number of characters of a mathematical answer. Longer answers are not compared. */
 const MAX_MATH_CHARS = 4_000;
 /** Maximum size of the file that contains an answer. */
 const MAX_FILE_BYTES = MIB;
@@ -52,7 +52,7 @@ type AnswerConfig = Omit<z.output<typeof configSchema>, 'expected' | 'from'> & {
   readonly from: NonNullable<z.output<typeof configSchema>['from']>;
 };
 
-/** The agent's answer, or the failure for which there is none. */
+/** The agent's answer, or the reason why it has none. */
 type Found = { readonly answer: string } | { readonly failure: string };
 
 /**

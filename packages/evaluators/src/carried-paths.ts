@@ -5,7 +5,7 @@ import type { Runtime, SandboxFile } from '@floe-rl/sandbox';
 import { z } from 'zod';
 import { isRuntimeFailure, requireWorking, tailOf, withinTime } from './commands.ts';
 
-/** Maximum total size of the carried files with their names, in bytes; the same as that of a patch. */
+/** Maximum total size of the carried files with their names, in bytes. A patch has the same limit. */
 const MAX_BYTES = 16 * MIB;
 const MAX_FILES = 2_000;
 /** Maximum length in bytes of a file's path, and of each of its parts: the limits of Linux. */
@@ -62,10 +62,12 @@ find "$@" -type f -exec /bin/sh -c 'for file; do
 done' sh {} + 2>/dev/null | head -c "$limit" >"$out"`;
 
 /**
- * Copies files from the agent's runtime to the runtime `fresh`. Only regular files cross, at the paths that they have in the agent's runtime,
- * and only below the given paths. What the agent can cause (files that are too large or too many, a broken shell, a file in the place of a
- * folder) is returned as a problem. Rejects when the fresh runtime, to which the agent had no access, cannot run a command either, and with
- * `evaluator_failed` when it lacks a program that {@link READ_SCRIPT} needs: then the agent did not remove it.
+ * Copies files from the agent's runtime to the runtime `fresh`. Only regular files below the given paths are copied, and they keep their
+ * paths. A failure that the agent can cause is returned as a problem. Examples are files that are too large or too many, a broken shell, and a
+ * file in the place of a folder.
+ *
+ * The agent had no access to the fresh runtime. Rejects when that runtime cannot run a command either, and with `evaluator_failed` when it
+ * lacks a program that {@link READ_SCRIPT} needs.
  */
 export async function carryPaths(agent: Runtime, fresh: Runtime, options: CarryOptions): Promise<CarriedPaths> {
   await requireTools(fresh, options.signal);

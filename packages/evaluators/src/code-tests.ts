@@ -11,7 +11,7 @@ import { readReport } from './test-report.ts';
 const MAX_SOLUTION_BYTES = MIB;
 /** Maximum number of tests that did not pass that the details list. */
 const MAX_LISTED = 20;
-/** Number of characters that an output may have more than twice those of the expected one. They can only be white space. */
+/** An output may be longer than twice the expected output by at most this number of characters, which can only be white space. */
 const MAX_EXTRA_CHARS = 64 * KIB;
 /** A command whose first word is the name of a program, and not a path, an assignment or shell syntax. */
 const PROGRAM_NAME = /^([A-Za-z0-9_+.-]+)(?:\s|$)/;
@@ -151,8 +151,8 @@ async function runProgram(grading: Grading, program: TestProgram): Promise<Evalu
 }
 
 /**
- * Runs a command that contains code of the agent. Whatever goes wrong is a result, except the death of the spawn helper, and the end of the
- * evaluation for another reason than its time budget.
+ * Runs a command that contains code of the agent. Failures are returned as results. Rejects only when the spawn helper dies, or when the
+ * evaluation ends for another reason than its time budget.
  */
 async function runCode(
   { context, fresh, clock, signal }: Grading,

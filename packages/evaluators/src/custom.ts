@@ -27,9 +27,9 @@ const KIT: EvaluatorKit = {
 
 /**
  * Wraps the evaluator of an operator's module under the name that the operator configured. `where` names the module in error messages. Throws
- * `setup_failed` for a module that does not export `createEvaluator` or whose evaluator lacks a function. The errors of floe's own functions,
- * such as those of a runtime, keep their meaning; any other error becomes `evaluator_failed`. An evaluation is not waited for after its signal
- * has aborted.
+ * `setup_failed` for a module that does not export `createEvaluator` or whose evaluator lacks a function. Errors of floe's own functions, such
+ * as a runtime's errors, keep their codes; any other error becomes `evaluator_failed`. When the signal of an evaluation aborts, its result is
+ * not awaited.
  */
 export function customEvaluator(name: string, where: string, module: Readonly<Record<string, unknown>>): Evaluator {
   const parts = partsOf(where, module.createEvaluator);
@@ -61,7 +61,8 @@ export function customEvaluator(name: string, where: string, module: Readonly<Re
 }
 
 /**
- * Returns an evaluator of which a server knows only the name. Nodes have the module and check the configuration before they start anything.
+ * Returns a placeholder for an evaluator whose module only the nodes have. A server knows its name; nodes check the configuration before they
+ * start anything.
  */
 export function evaluatorOfNodes(name: string): Evaluator {
   return {

@@ -32,8 +32,9 @@ export const NO_EVALUATION: CheckedEvaluation = {
 };
 
 /**
- * Checks what an evaluator returned: all rewards must be finite, and rewards of traces and replies must belong to those of the session. Such
- * rewards are dropped when the session has none. Throws `evaluator_failed` with a message that names the invalid field.
+ * Checks what an evaluator returned. All rewards must be finite, and rewards of traces and replies must name traces and replies of the
+ * session. When the evaluation has no reward for the session, the rewards of traces and replies are dropped. Throws `evaluator_failed` with a
+ * message that names the invalid field.
  */
 export function checkedEvaluation(name: string, evaluation: unknown, { traces }: EvaluatedSession): CheckedEvaluation {
   const checked = parsed(name, evaluation);

@@ -4,7 +4,7 @@ import type { Runtime } from '@floe-rl/sandbox';
 /** One trace that the task's builder made of the session, without its token ids. */
 export type TraceView = {
   readonly traceId: string;
-  /** Ids of the completions in the trace, in order, including those that are not trained. */
+  /** Ids of all completions in the trace, in order, whether they are trained or not. */
   readonly completionIds: readonly string[];
   readonly trainedTokens: number;
   readonly finishReason: string | null;
@@ -36,14 +36,14 @@ export type EvaluatedSession = {
 /** The evaluation of one step of a task; `null` for a step that did not run. */
 export type StepEvaluation = { readonly name: string; readonly evaluation: Evaluation | null };
 
-/** What a floe agent said about its episode. */
+/** Scores and rewards that a floe agent reported for its episode. */
 export type EpisodeScores = {
   /** `null` when the agent gave no score. */
   readonly score: number | null;
   readonly seatScores: Readonly<Record<string, number>>;
   /** Why the episode ended; absent when the agent does not say it. */
   readonly reason?: string;
-  /** Reward of each reply, and the state in which it was given where the environment names its states. */
+  /** Reward of each reply. `stateHash` is the state of the environment at the reply; absent when the environment does not name its states. */
   readonly replyRewards: readonly {
     readonly completionId: string;
     readonly reward: number;
@@ -55,7 +55,7 @@ export type EpisodeScores = {
 
 export type EvaluationContext = {
   readonly spec: EvaluatorSpec;
-  /** Status with which the agent's run ended, before the evaluation. */
+  /** Status of the agent's run when it ended, before the evaluation. */
   readonly status: TerminalStatus;
   /**
    * The runtime in which the agent ran. All of its processes have ended. Its files, and everything else in it, may be the agent's work.
@@ -65,12 +65,13 @@ export type EvaluationContext = {
   /** A second, newly prepared runtime, to which the agent had no access; `null` to evaluate in the agent's runtime. */
   readonly freshRuntime: Runtime | null;
   /**
-   * Stops the fresh runtime and starts another one in its place, for an evaluator that needs several. Only where `freshRuntime` is not `null`.
-   * Rejects with `runtime_failed` or another error of the start, or with the reason of `signal`. Default: there is one fresh runtime.
+   * Stops the fresh runtime and starts another one in its place, for an evaluator that needs several. It is present only where `freshRuntime`
+   * is not `null`. Rejects with `runtime_failed` or another error of the start, or with the reason of `signal`. Default: there is one fresh
+   * runtime.
    */
   readonly renewFreshRuntime?: (signal: AbortSignal) => Promise<Runtime>;
   readonly session: EvaluatedSession;
-  /** What the agent said about its episode; `null` or absent for the other harnesses. */
+  /** Scores and rewards of a floe agent's episode; `null` or absent for the other harnesses. */
   readonly episode?: EpisodeScores | null;
   /** The evaluations of the steps of the task, in their order; default: none, for a task without steps. */
   readonly steps?: readonly StepEvaluation[];
@@ -81,7 +82,7 @@ export type Evaluation = {
   /** The reward of the session; `null` when it could not be computed, which is not the same as 0. */
   readonly reward: number | null;
   readonly details: Readonly<Record<string, unknown>>;
-  /** Parts of the reward and other scores, by name; `null` for one that could not be computed. Default: none. */
+  /** Parts of the reward and other scores, by name; `null` for a score that could not be computed. Default: none. */
   readonly components?: Readonly<Record<string, number | null>>;
   /** Rewards of single traces, by trace id. Each replaces the share of `reward` that the builder's `credit` gives to the trace. */
   readonly traceRewards?: Readonly<Record<string, number>>;
@@ -127,7 +128,9 @@ export type EvaluatorLookup = {
   check(spec: EvaluatorSpec): void;
 };
 
-/** Returns the text of the agent's final answer: as it named it, or its last message without thinking and tool calls. Empty when there is none. */
+/**
+ * Returns the text of the agent's final answer: its `answer`, or its last message without thinking and tool calls. Empty when there is none.
+ */
 export function finalText({ messages, answer }: EvaluatedSession): string {
   if (answer !== undefined) return answer;
   const last = messages.at(-1);

@@ -81,7 +81,7 @@ export type HarborEvaluatorConfig = z.output<typeof configSchema>;
 
 /**
  * Parses the configuration of the evaluator `harbor`. `fresh` is whether it runs in a fresh runtime. Throws `schema_violation` with a message
- * that names the invalid field, also for one that would have no effect.
+ * that names the field when a field is invalid or would have no effect.
  */
 export function parseHarborConfig(config: Readonly<Record<string, unknown>>, fresh: boolean): HarborEvaluatorConfig {
   const parsed = parseAs(configSchema, config, PATH, PATH);
@@ -95,7 +95,7 @@ export function parseHarborConfig(config: Readonly<Record<string, unknown>>, fre
   return parsed;
 }
 
-/** Whether the script runs in a fresh runtime unless the task states it: when the task declares what crosses. */
+/** Whether the script runs in a fresh runtime when the task does not state it. It does when the task declares files to copy there. */
 export function carriesArtifacts({ artifacts }: Readonly<Record<string, unknown>>): boolean {
   return Array.isArray(artifacts) && artifacts.length > 0;
 }

@@ -20,7 +20,10 @@ import type { ScriptFailure } from './script-config.ts';
 /** Time limit in seconds of each command that copies the agent's files or empties a directory. */
 const COMMAND_SECONDS = 120;
 
-/** Shell script that makes the directories of the verifier. Arguments: that of the tests, that of the rewards, and the directories to empty. */
+/**
+ * Shell script that makes the directories of the verifier. Arguments: the directory of the tests, the directory of the rewards, and the
+ * directories to empty.
+ */
 const PREPARE_SCRIPT = `tests=$1; verifier=$2; shift 2
 rm -rf -- "$@" && mkdir -p -- "$tests" "$verifier" && chmod 777 "$verifier"`;
 
@@ -40,7 +43,7 @@ done </etc/passwd
 chmod -R a+rX "$tests"
 exec su -m -s /bin/sh "$name" -c "exec bash $flag \\"\\$0\\"" "$target"`;
 
-/** Returns the real path of a file or folder of the node's host that a task names. Rejects for one that tasks may not read. */
+/** Returns the real path of a file or folder of the node's host that a task names. Rejects for a path that tasks may not read. */
 export type HostSource = (path: string) => Promise<string>;
 
 type Run = {
@@ -52,10 +55,12 @@ type Run = {
 };
 
 /**
- * Creates the evaluator `harbor`, which runs the verifier of a Harbor task: a script that writes its rewards to `/logs/verifier`. The tests are
- * copied into the sandbox when all processes of the agent have ended. As in Harbor, the script runs in the agent's runtime, where the agent can
- * cause every failure, which is a reward of 0. A task that declares which files cross gets a fresh runtime instead: there a failure of the
- * script is `evaluator_failed`, unless the task declares that the agent can cause it.
+ * Creates the evaluator `harbor`, which runs the verifier of a Harbor task: a script that writes its rewards to `/logs/verifier`. The tests
+ * are copied into the sandbox when all processes of the agent have ended.
+ *
+ * As in Harbor, the script runs in the agent's runtime. There the agent can cause every failure, so a failure gives the reward 0. A task that
+ * declares files to copy gets a fresh runtime instead. There a failure of the script is `evaluator_failed`, unless the task declares that the
+ * agent can cause it.
  */
 export function harborEvaluator(clock: Clock, hostSource: HostSource): Evaluator {
   return {
@@ -196,7 +201,7 @@ async function readReward({ config, signal }: Run, runtime: Runtime): Promise<Ha
   }
 }
 
-/** The result when the tests could not be placed or started: caused by the agent in its own runtime or with files that crossed. */
+/** The result when the tests could not be placed or started. The agent caused this, in its own runtime or with the files that were copied. */
 function blocked(run: Run, facts: Record<string, unknown>, details: Record<string, unknown>): Evaluation {
   const changed = run.context.freshRuntime === null || facts.carried_files !== 0;
   if (changed) return { reward: 0, details: { failure: 'tests_blocked', ...facts, ...details } };

@@ -6,7 +6,9 @@ const PLACEHOLDER = /\{\{\s*([^{}]*?)\s*\}\}/g;
 /** Placeholders whose text the agent or its tools wrote. */
 const AGENT_TEXTS = ['answer', 'conversation'] as const;
 const KNOWN = /^(?:instruction|answer|conversation|metadata(?:\.[^.\s]+)+)$/;
-/** Share of a text that is too long of which the beginning is kept; the rest is its end, where results are. */
+/**
+ * A text that is too long is cut in the middle. This share of what is kept comes from its beginning; the rest is its end, where results are.
+ */
 const HEAD_SHARE = 0.25;
 const LEFT_OUT = '[… a part in the middle is left out …]';
 
@@ -98,7 +100,7 @@ function conversationText(messages: readonly ChatMessage[], maxChars: number): s
   return [...head, ...tail.reverse()].join('\n\n');
 }
 
-/** Returns the texts of the first messages, up to the one with which they have more than `maxChars` characters. */
+/** Returns the texts of the first messages, up to and including the message that makes them longer than `maxChars` characters. */
 function textsUpTo(messages: readonly ChatMessage[], maxChars: number): string[] {
   const texts: string[] = [];
   let chars = 0;

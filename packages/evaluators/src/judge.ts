@@ -62,7 +62,7 @@ export type JudgeRequest = {
   readonly maxTokens: number;
   readonly temperature: number;
   readonly seed: number;
-  /** Id of the call among those of the session. */
+  /** Id of the call, unique within the session. */
   readonly callId: string;
   readonly sessionId: string;
 };

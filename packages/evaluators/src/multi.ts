@@ -10,7 +10,7 @@ import {
   usesFreshRuntime,
 } from './evaluator.ts';
 
-/** Maximum number of members, so that their components fit into those of one reward. */
+/** Maximum number of members. Their components must fit into the components of one reward. */
 const MAX_MEMBERS = 32;
 const PATH = 'evaluator.config';
 
@@ -36,8 +36,8 @@ type MemberResult = { readonly member: Member; readonly evaluation: Evaluation }
 
 /**
  * Creates the evaluator `multi`, whose reward is the weighted sum of other evaluators' rewards. `registry` returns these evaluators by their
- * names. They run one after the other. Each that uses a fresh runtime gets one of its own, because code of the agent that one evaluator runs
- * there could change what the next one finds.
+ * names. They run one after the other. Each evaluator that uses a fresh runtime gets its own, because agent code that one evaluator runs there
+ * could affect the next evaluator.
  */
 export function multiEvaluator(registry: EvaluatorLookup): Evaluator {
   const isFresh = (spec: EvaluatorSpec): boolean => usesFreshRuntime(spec, registry.get(spec.strategy));
@@ -68,7 +68,7 @@ function parseConfig(config: Readonly<Record<string, unknown>>): readonly Member
   return parseAs(configSchema, config, PATH, PATH).evaluators;
 }
 
-/** Returns the spec with which a member is evaluated. It gets the variables of `outer`, and no fresh runtime where `outer` forbids one. */
+/** Returns the spec for the evaluation of a member. It gets the variables of `outer`, and no fresh runtime where `outer` forbids one. */
 function specOf({ evaluator }: Member, outer: EvaluatorSpec | undefined): EvaluatorSpec {
   const refresh_runtime = outer?.refresh_runtime === false ? false : evaluator.refresh_runtime;
   return { ...evaluator, refresh_runtime, env: { ...outer?.env, ...evaluator.env } };
@@ -133,7 +133,7 @@ function combined(results: readonly MemberResult[]): Evaluation {
   return { reward, components, details, traceRewards: traceSums(weighted), stepRewards: stepSums(weighted) };
 }
 
-/** Sums up the rewards of each trace that has one of its own. A member that gave it none contributes its reward of the session. */
+/** Sums the members' rewards of each trace that has a reward from at least one member. Other members contribute their reward of the session. */
 function traceSums(results: readonly MemberResult[]): Record<string, number> {
   const ids = new Set(results.flatMap(({ evaluation }) => Object.keys(evaluation.traceRewards ?? {})));
   const sumOf = (id: string): number =>

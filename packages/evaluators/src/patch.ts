@@ -29,15 +29,16 @@ export type PatchOptions = {
 
 /**
  * Shell script that prints the agent's changes to the repository as a patch against the base commit, including new files but not ignored
- * ones. Each sandbox commits the prepared files itself. The commit time changes the hash of this commit but not the hash of its tree. When
+ * files. Each sandbox commits the prepared files itself. The commit time changes the hash of this commit but not the hash of its tree. When
  * the agent's repository therefore lacks the base commit, the patch is made against the base tree.
  *
- * The script uses a repository and an index of its own, and reads the objects of the agent's repository. So the agent's index stays
- * unchanged. From the agent's repository it copies only settings and lists that decide how files are compared, and none that can start a
- * program, such as a filter or `core.fsmonitor`. For the same reason it marks submodules with `skip-worktree`: `git add` would otherwise
- * run `git status` in them, with their settings. Without `sparse.expectFilesOutsideOfPatterns`, git would ignore this mark in a sparse
- * checkout. The home directory is replaced by a path that has no files, because versions of git before 2.32 ignore `GIT_CONFIG_GLOBAL`, and
- * every version reads lists of ignored files and of attributes below the home directory.
+ * The script uses a repository and an index of its own, and reads the objects of the agent's repository. So the agent's index stays unchanged.
+ * From the agent's repository it copies only settings and lists that decide how files are compared. It copies no setting that can start a
+ * program, such as a filter or `core.fsmonitor`. For the same reason it marks submodules with `skip-worktree`: `git add` would otherwise run
+ * `git status` in them, with their settings. Without `sparse.expectFilesOutsideOfPatterns`, git would ignore this mark in a sparse checkout.
+ *
+ * The home directory is replaced by a path that has no files. Versions of git before 2.32 ignore `GIT_CONFIG_GLOBAL`, and every version reads
+ * lists of ignored files and of attributes below the home directory.
  */
 const DEFAULT_PATCH_COMMAND = `
 set -e
@@ -81,8 +82,8 @@ git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --
 `;
 
 /**
- * Environment in which git reads no settings of the agent's home directory or root file system. Those may include permission to use a
- * repository of another user, which is granted here instead.
+ * Environment in which git reads no settings of the agent's home directory or root file system. Such settings may permit the use of a
+ * repository of another user, so this environment permits it.
  */
 const CLEAN_GIT_ENV = {
   GIT_CONFIG_NOSYSTEM: '1',
@@ -107,7 +108,7 @@ git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --
 mv "$FLOE_PATCH.kept" "$FLOE_PATCH"
 `;
 
-/** Exit code with which {@link SIZE_COMMAND} reports that the patch is larger than {@link MAX_PATCH_BYTES}. */
+/** Exit code of {@link SIZE_COMMAND} when the patch is larger than {@link MAX_PATCH_BYTES}. */
 const TOO_LARGE = 65;
 
 /** Shell script that checks and prints the size of the patch. It runs where an agent can change what is printed, so its exit code counts. */

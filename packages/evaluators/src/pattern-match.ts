@@ -24,7 +24,8 @@ type PatternMatch =
 
 /**
  * Matches a regular expression in a thread of its own with a time limit, because some texts keep some patterns busy for years, and the agent
- * chose the text. The start of the thread does not count, which takes seconds on a busy machine. Rejects with the reason of `signal`.
+ * chose the text. The limit does not include the start of the thread, which takes seconds on a busy machine. Rejects with the reason of
+ * `signal`.
  */
 export function lastMatch(
   pattern: string,

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { type CheckedEvaluation, checkedEvaluation } from './evaluation-check.ts';
 import type { EvaluatedSession, Evaluation } from './evaluator.ts';
 
-/** Maximum number of characters of the reason for which a hook drops a sample. It is stored in a database row. */
+/** Maximum number of characters of a hook's reason for dropping a sample. The reason is stored in a database row. */
 const MAX_REASON_CHARS = 1_000;
 
 /** What a post-run hook receives. The values are not copies: a hook must not change them. */
@@ -17,7 +17,9 @@ export type PostRunEvent = {
   readonly summary: SessionSummary;
 };
 
-/** What a post-run hook changes. Absent fields stay as they are; `details` are added to those of the evaluation. */
+/**
+ * Changes that a post-run hook makes to an evaluation. Absent fields stay as they are; `details` are added to the details of the evaluation.
+ */
 export type PostRunChange = Partial<Evaluation> & {
   /** The reason why the sample is not trained and does not count in the baseline. */
   readonly drop?: string;

@@ -16,7 +16,7 @@ import { testOnOutputEvaluator } from './test-on-output.ts';
 
 export type EvaluatorRegistry = EvaluatorLookup & { names(): string[] };
 
-/** What evaluators use besides sandboxes. A process that only checks the configurations of tasks has none of them. */
+/** Services that evaluators use besides sandboxes. A process that only checks the configurations of tasks has none of them. */
 export type EvaluatorServices = {
   readonly math?: MathChecker;
   readonly judge?: JudgeEngine;
@@ -26,7 +26,7 @@ export type EvaluatorServices = {
 
 /**
  * Creates the registry of all evaluators of floe and the `custom` evaluators of the operator. Time limits of the evaluators are measured by
- * `clock`. Throws `setup_failed` for a custom evaluator with the name of another one.
+ * `clock`. Throws `setup_failed` for a custom evaluator whose name another evaluator has.
  */
 export function evaluatorRegistry(
   clock: Clock = systemClock,

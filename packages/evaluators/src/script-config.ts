@@ -45,8 +45,8 @@ const configSchema = z.strictObject({
 export type ScriptConfig = z.output<typeof configSchema>;
 
 /**
- * Parses the configuration of the evaluator `script`. `fresh` is whether it runs in a fresh runtime. Throws `schema_violation` with a
- * message that names the invalid field, also for one that would have no effect.
+ * Parses the configuration of the evaluator `script`. `fresh` is whether it runs in a fresh runtime. Throws `schema_violation` with a message
+ * that names the field when a field is invalid or would have no effect.
  */
 export function parseScriptConfig(config: Readonly<Record<string, unknown>>, fresh: boolean): ScriptConfig {
   const parsed = parseAs(configSchema, config, PATH, PATH);

@@ -16,7 +16,10 @@ type ScriptRun = {
   readonly signal: AbortSignal;
 };
 
-/** The agent's files that are in the fresh runtime, for the details, or the evaluation of an agent whose files could not be carried. */
+/**
+ * Result of copying the agent's files to the fresh runtime: facts about the copied files, for the details, or the evaluation when they could
+ * not be copied.
+ */
 type Crossed =
   | { readonly crossed: true; readonly changed: boolean; readonly facts: Record<string, unknown> }
   | { readonly crossed: false; readonly evaluation: Evaluation };

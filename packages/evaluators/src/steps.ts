@@ -13,8 +13,8 @@ const configSchema = z.strictObject({
 });
 
 /**
- * The evaluator `steps`, which combines the evaluations of the steps of a task to the reward of the session. Each step has its reward, and
- * with its name as a prefix its own components, among the components.
+ * The evaluator `steps`, which combines the evaluations of the steps of a task to the reward of the session. Its components contain the reward
+ * of each step, and the step's own components with the step's name as a prefix.
  */
 export const stepsEvaluator: Evaluator = {
   name: 'steps',
@@ -51,7 +51,7 @@ function meanOf(rewards: readonly (number | null)[]): number | null {
   return rewards.length === 0 ? null : sum / rewards.length;
 }
 
-/** Whether a step has a reward below its minimum, after which the later steps do not run. A component that is missing is below it. */
+/** Whether the reward or a component of a step is below its minimum. If so, the later steps do not run. A missing component counts as below. */
 export function isBelowMinimum({ min_reward: minimum }: TaskStep, { reward, components = {} }: Evaluation): boolean {
   if (minimum === undefined) return false;
   if (typeof minimum === 'number') return reward === null || reward < minimum;

@@ -11,7 +11,7 @@ type Answer = string | FloeError;
 
 const OVERFLOW = new FloeError('engine_rejected', 'the prompt is too long', { context_overflow: true });
 
-/** Judges a session with the replies in `answers`, the last of which is repeated. */
+/** Judges a session with the replies in `answers`. The last reply is repeated. */
 async function judge(
   answers: readonly Answer[],
   config: Record<string, unknown> = {},
@@ -37,7 +37,7 @@ async function judge(
   return { requests, evaluation };
 }
 
-/** Returns the messages of the only request with which a session is judged. */
+/** Returns the messages of the only request that the judge makes for a session. */
 async function promptOf(config: Record<string, unknown>, session: EvaluatedSession): Promise<string[]> {
   const { requests, evaluation } = await judge(['{"score": 1}'], config, session);
   await evaluation;

@@ -12,7 +12,7 @@ const FRESH = { backend: 'bubblewrap' } as Runtime;
 
 type Member = { readonly name: string; readonly weight?: number; readonly evaluator?: Partial<EvaluatorSpec> };
 
-/** An evaluator for each behaviour of a member, by name. `seen` are the contexts with which they were called. */
+/** An evaluator for each behaviour of a member, by name. `seen` has the contexts of all calls. */
 function fakes(behaviours: Readonly<Record<string, () => Evaluation>>) {
   const seen: EvaluationContext[] = [];
   const get = (name: string): Evaluator => ({

@@ -279,8 +279,8 @@ describe('test_on_output', () => {
     ['a folder of hooks', 'mkdir hooks; cp trap.sh hooks/post-index-change; git config core.hooksPath "$PWD/hooks"'],
   ])('runs no program of the agent that git would start as %s', async (_, setting) => {
     const agent = await prepared();
-    // The script trap.sh must not be run. It would replace the patch by a link to a file that cannot be read, and it would create the file
-    // `ran`, by which the test detects that git started it.
+    // The script trap.sh must not be run. It would replace the patch by a link to a file that cannot be read. It would also create the file
+    // `ran`, which shows the test that git started it.
     await shell(
       agent,
       `${TRAP}mv "$HOME/trap.sh" trap.sh\nprintf 'ln -sf /proc/self/mem "$FLOE_PATCH"\\nexit 1\\n' >> trap.sh\n${setting}`,

@@ -39,7 +39,7 @@ type MeasuredCall = {
   readonly dialect: string;
   /** Id of the engine that replied; `null` when none replied. */
   readonly engineId: string | null;
-  /** `ok`, or the error code with which the call ended. */
+  /** `ok`, or the error code of the call. */
   readonly code: string;
   readonly totalMs: number;
   /** Duration of the engine call that replied; `null` when no engine replied. */

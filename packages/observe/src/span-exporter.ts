@@ -27,7 +27,7 @@ export type FinishedSpan = {
   readonly startMs: number;
   readonly endMs: number;
   readonly attributes: SpanAttributes;
-  /** Message of the failure with which the span ended; `null` after success. */
+  /** Message of the failure that ended the span; `null` after success. */
   readonly error: string | null;
 };
 

@@ -46,7 +46,7 @@ describe('ServerMetrics', () => {
     const streams = await StreamBench.create({}, { metricsRegistry: metrics });
     onTestFinished(() => streams.dispose());
     const { server } = streams.running;
-    // The sessions of this bench have no audit, from which the number of sampled tokens comes.
+    // The number of sampled tokens comes from the audit, which the sessions of this test do not have.
     const shares = new Map([
       ['b', { useful_share: 0.5, ended_tokens: 12 }],
       ['c', { useful_share: 1, ended_tokens: 4 }],

@@ -10,9 +10,7 @@ import type { WeightStore } from './policy/weights.ts';
 import type { TemplateMode } from './template.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
-/**
- * Which log-probability of a token the server reports: the one before penalties, temperature and cut-offs are applied, or the one after.
- */
+/** Which log-probability of a token the server reports: before or after penalties, temperature and cut-offs are applied. */
 export type LogprobsMode = SimConfig['logprobsMode'];
 
 /** The parts of one simulated server that the routes of the vLLM API and of the SGLang API share. */
@@ -48,7 +46,7 @@ export class ServedModel {
     return this.reportedName;
   }
 
-  /** Whether a request may name `model`. It may name the model that the server reports, or the one that the server was configured with. */
+  /** Whether a request may name `model`. The model that the server reports and the model of the server's configuration are both accepted. */
   accepts(model: string): boolean {
     return model === this.reportedName || model === this.configuredName;
   }

@@ -50,7 +50,7 @@ export type EngineOptions = {
   /** Milliseconds before the first token for each prompt token that is not in the prefix cache. */
   readonly prefillTokenDelayMs: number;
   readonly tokenDelayMs: number;
-  /** Factor by which all delays are divided. */
+  /** All delays are divided by this factor. */
   readonly speed: number;
   /** Capacity of the prefix cache in blocks of 16 tokens. */
   readonly cacheBlocks: number;

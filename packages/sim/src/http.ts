@@ -5,9 +5,7 @@ import { FloeError, listenError, MIB, nextEventLoopTurn, parseJson } from '@floe
 /** Maximum number of bytes of a request body. A prompt of a million ids takes about 7 MB of JSON. */
 const MAX_BODY_BYTES = 64 * MIB;
 
-/**
- * Placeholder for NaN in a value to be sent. JSON.stringify would write `null` for NaN, so the placeholder is replaced after serialization.
- */
+/** Placeholder for NaN in a value to be sent. JSON.stringify would write `null` for NaN, so NaN is inserted after serialization. */
 export const NAN_PLACEHOLDER = '\u0001NaN\u0001';
 const NAN_PLACEHOLDER_JSON = JSON.stringify(NAN_PLACEHOLDER);
 

@@ -25,7 +25,7 @@ export type LedgerMismatch = {
 export type LedgerReport = {
   readonly sessions: number;
   readonly traces: number;
-  /** Number of trained tokens, all of which were compared. */
+  /** Number of trained tokens. All of them were compared. */
   readonly trainable_tokens: number;
   /** Number of trained tokens whose context in the trace is exactly the prompt that the engine was given. */
   readonly exact_context_tokens: number;
@@ -47,8 +47,8 @@ export type LedgerReport = {
 export type LedgerCheckOptions = { readonly unknownVersions?: 'mismatch' | 'allow' };
 
 /**
- * Which of a token's two log-probabilities in the ledger the engine reported to its client: the one before (`raw`) or the one after
- * (`processed`) penalties, temperature and cut-offs.
+ * Which of a token's two log-probabilities in the ledger the engine reported to its client: before (`raw`) or after (`processed`) penalties,
+ * temperature and cut-offs.
  */
 type LedgerLogprobs = 'raw' | 'processed';
 
@@ -56,11 +56,12 @@ type LedgerLogprobs = 'raw' | 'processed';
 type CheckedSession = Pick<SessionResult, 'session_id' | 'trajectory'>;
 
 /**
- * Compares every trained token of finished sessions with the engine's ledger. The token's id, its log-probability (as float32) and its
- * policy version must match, the weights of that version must have computed the context of each completion, and the token must be trained
- * exactly once. The trace must name the constraint under which each reply was sampled, trained or not. `mode` is the engine's logprobs
- * mode. The check shares no code with the parts of floe that capture completions and build and audit traces, so that it also detects their
- * defects.
+ * Compares every trained token of finished sessions with the engine's ledger. The token's id, its log-probability (as float32) and its policy
+ * version must match. The weights of that version must have computed the context of each completion, and the token must be trained exactly
+ * once. The trace must name the constraint on each reply's sampling, whether the reply is trained or not. `mode` is the engine's logprobs
+ * mode.
+ *
+ * The check shares no code with the parts of floe that capture completions and build and audit traces, so that it also detects their defects.
  */
 export function checkAgainstLedger(
   results: readonly CheckedSession[],

@@ -17,7 +17,7 @@ export type LedgerEntry = {
   /** Position of this entry in the order in which sampling ended, counted from 0 over the server's lifetime. */
   readonly sequence: number;
   /**
-   * The request id that the caller gave (`X-Request-Id` or `request_id`), or else one that the server made. It has no prefix such as
+   * The request id that the caller gave (`X-Request-Id` or `request_id`). Without it, the server makes an id. The id has no prefix such as
    * `chatcmpl-`.
    */
   readonly request_id: string;
@@ -63,8 +63,8 @@ export type LedgerEntry = {
 export type LedgerFilter = { readonly sessionId?: string; readonly requestId?: string };
 
 /**
- * Append-only record of every token that the simulated engine sampled, with which captured completions and training samples are compared.
- * Memory holds the latest `limit` entries. An optional file holds all entries, one JSON object per line; each line is written before the
+ * Append-only record of every token that the simulated engine sampled. Tests and checks compare captured completions and training samples with
+ * it. Memory holds the latest `limit` entries. An optional file holds all entries, one JSON object per line; each line is written before the
  * call's last event is sent.
  */
 export class Ledger {

@@ -89,7 +89,7 @@ function argumentsText(value: string | Readonly<Record<string, unknown>>, index:
   return value;
 }
 
-/** Minimum number of `<|image_pad|>` placeholders by which one image is represented in the prompt. Each placeholder takes 7 tokens. */
+/** Minimum number of `<|image_pad|>` placeholders for one image in the prompt. Each placeholder takes 7 tokens. */
 const MIN_IMAGE_PADS = 4;
 /** Maximum number of `<|image_pad|>` placeholders of one image. Their 917 tokens are no more than a real screenshot takes. */
 const MAX_IMAGE_PADS = 131;

@@ -20,7 +20,7 @@ type VersionRun = { readonly version: string; readonly tokens: number };
 
 /**
  * Models an engine's KV prefix cache. It stores hashes of full blocks, each chained to the previous block's hash, and evicts the least
- * recently used block. With each block it stores which weights computed it, which no real engine does.
+ * recently used block. Unlike a real engine, it also stores which weights computed each block.
  */
 export class PrefixCache {
   /** Maximum number of blocks that the cache holds. */

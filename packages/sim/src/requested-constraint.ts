@@ -166,8 +166,7 @@ function formatDemand(request: ConstraintFields): Demand | null {
 }
 
 /**
- * The accepted keys of `structured_outputs`: those that the simulator supports, and settings of grammar compilers, which the simulator
- * ignores.
+ * The accepted keys of `structured_outputs`: keys that the simulator supports, and settings of grammar compilers, which the simulator ignores.
  */
 const STRUCTURED_KEYS: ReadonlySet<string> = new Set([
   'json',

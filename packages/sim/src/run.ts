@@ -42,7 +42,7 @@ export type CallFaults = {
    * Reply length in tokens at which the weights change although the server continues to report the old version; `null` when they do not.
    */
   readonly swapAt: number | null;
-  /** Factor by which all delays of the call are multiplied; 1 leaves them unchanged. */
+  /** All delays of the call are multiplied by this factor; 1 leaves them unchanged. */
   readonly slowFactor: number;
 };
 

@@ -29,7 +29,7 @@ export type SimServer = {
   readonly url: string;
   /** Name of the served model, as configured. */
   readonly model: string;
-  /** Record of every token that the engine sampled, with which a test compares the data that a client or trainer received. */
+  /** Record of every token that the engine sampled. A test compares it with the data that a client or trainer received. */
   readonly ledger: Ledger;
   /**
    * The engine without its HTTP API. A test uses it to pause, resume and abort, and to read the number of running and waiting calls and the

@@ -28,10 +28,10 @@ export type RenderOptions = {
   readonly continueFinalMessage?: boolean;
 };
 
-/** The text with which a thinking block begins. */
+/** The text at the start of a thinking block. */
 export const THINK_PREFIX = '<think>\n';
 
-/** The text with which each turn of the model begins in a prompt. */
+/** The text at the start of each turn of the model in a prompt. */
 export const TURN_START = '<|im_start|>assistant\n';
 
 /** Returns the text that opens the model's turn at the end of a prompt. */

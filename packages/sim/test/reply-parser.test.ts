@@ -99,7 +99,7 @@ describe('the reply parser', () => {
 
   it('leaves calls in the content without tools, and ignores text that only resembles a delimiter', () => {
     expect(parse(call('{}'), { parseCalls: false }).content).toBe(call('{}'));
-    // These ids spell `<tool_call>` with ordinary tokens instead of the single delimiter token, so the parser must not see a delimiter.
+    // The parser must not see a delimiter here: these ids spell `<tool_call>` with ordinary tokens instead of the single delimiter token.
     const ids = [...vocabulary.encode('<tool'), ...vocabulary.encode('_call>x')];
     expect(parse('', {}, ids)).toMatchObject({ calls: [], content: '<tool_call>x' });
   });

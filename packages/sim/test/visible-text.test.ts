@@ -52,7 +52,7 @@ describe('visible text', () => {
             expect(found).toBeNull();
             expect(texts.join('')).toBe(text);
           } else if (found !== null) {
-            // When the text contains several stop strings, the visible text ends before the one that is complete first.
+            // When the text contains several stop strings, the visible text ends before the stop string that is complete first.
             const visible = texts.join('');
             expect(text.startsWith(visible + found)).toBe(true);
             for (const one of stop) expect(visible.includes(one)).toBe(false);

@@ -62,8 +62,8 @@ export function comesBack({ mode, client }: Pick<Scene, 'mode' | 'client'>): boo
 }
 
 /**
- * Checks that the links of each trace are those in `chains`. If the client does not send turns back as sampled, only checks that some links
- * are inexact and that every sampled token is trained in the context in which it was sampled.
+ * Checks that the links of each trace equal `chains`. If the client does not send turns back as sampled, only checks that some links are
+ * inexact, and that every sampled token is trained in the context of its sampling.
  */
 export function expectChains(scene: Pick<Scene, 'mode' | 'client'>, judged: Judged, chains: LinkKind[][]): void {
   const { trajectory, audit, report } = judged;

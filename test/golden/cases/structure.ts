@@ -4,7 +4,7 @@ import type { ConversationTurn, DialectClient } from '../dialect-clients.ts';
 import { assistant, type GoldenSession, results, user } from '../session.ts';
 import { ask, begin, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';
 
-/** Returns the header with which a client states which agent (main or sub-agent) sends a request. */
+/** Returns the header that states which agent of the client (main or sub-agent) sends a request. */
 const agentHeaders = (client: DialectClient, agent: string): Record<string, string> =>
   client.dialect === 'anthropic'
     ? { 'x-claude-code-agent-id': agent }

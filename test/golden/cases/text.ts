@@ -217,8 +217,8 @@ function expectClosedBy(session: GoldenSession, closeId: number): void {
 }
 
 /**
- * Checks that the second prompt consists of the ids of the first prompt, the first ids of the first reply, and new ids, and that its text
- * after the first prompt begins with `turn`.
+ * Checks that the second prompt consists of the ids of the first prompt, the first ids of the first reply, and new ids. Its text after the
+ * first prompt must begin with `turn`.
  */
 function expectContinued(session: GoldenSession, turn: string): void {
   const [first, second] = session.session.completions();

@@ -7,9 +7,9 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { freshClone } from '../../../packages/floe/test/commands/machine.ts';
 
 /**
- * Stands for npm in PATH. It starts a process of its own as npm does for scripts, writes its id into the file `npm.pids`, and then "installs"
- * a compiler that makes a program which prints "started", and a bundler that makes nothing. While the file `hold` exists, it waits before it ends. Like npm, it fails when
- * node_modules exists that another npm is writing to.
+ * A script that takes the place of npm in PATH. It starts a process of its own as npm does for scripts, and writes the ids of both processes
+ * into the file `npm.pids`. Then it "installs" a compiler that makes a program which prints "started", and a bundler that makes nothing. While
+ * the file `hold` exists, it waits before it ends. Like npm, it fails when another npm is writing to node_modules.
  */
 const NPM = `#!/bin/sh
 [ -e node_modules/.writing ] && { echo "npm error ENOTEMPTY"; exit 1; }

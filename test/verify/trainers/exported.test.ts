@@ -10,7 +10,7 @@ import { randomTrajectories, withLogprobs } from '../../../verify/trainers/traje
 
 const PROGRAMS = join(repositoryRoot(), 'verify', 'trainers', 'programs');
 
-/** A program that compares the rows with logprobs that `COMPUTED` makes of a row's own, as the trainer's would be. */
+/** A program that compares the rows with computed logprobs. `COMPUTED` makes these from a row's own logprobs, in place of the trainer's. */
 const PROGRAM = `
 import sys
 from pathlib import Path

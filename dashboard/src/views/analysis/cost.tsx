@@ -6,7 +6,7 @@ import { compact, duration, percent } from '../../format.ts';
 import { route, setParams } from '../../route.ts';
 import { both, measuresOf, Newest, sessionsWith, useMeasures, useTotals } from './sums.tsx';
 
-/** The fields by which costs can be shown. */
+/** The fields that costs can be grouped by. */
 const FIELDS = [
   'harness',
   'source',

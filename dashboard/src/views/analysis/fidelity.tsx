@@ -7,7 +7,7 @@ import { both, measuresOf, Newest, sessionsWith, useMeasures, useTotals } from '
 
 const BY = ['harness', 'dialect', 'engine'] as const;
 const KINDS = ['link', 'drift', 'rendered', 'excluded'] as const;
-/** Share of continued calls with other ids from which on drift is a warning. */
+/** Share of continued calls with other ids at which drift becomes a warning. */
 const MUCH_DRIFT = 0.01;
 
 /** How exactly each harness returns the context that the policy sampled in, by dialect and kind of engine. */

@@ -11,7 +11,7 @@ import { route, setParams } from '../../route.ts';
 const BATCHES = 50;
 const REFRESH = { nextMs: () => 10_000 };
 
-/** How old the samples of batches were when they were handed out, against the bound of their stream. */
+/** Shows how old the samples of batches were when they were handed out, and the bound of their stream. */
 export function Staleness(): JSX.Element {
   const streams = useQuery(
     'streams',

@@ -25,7 +25,7 @@ export function useTotals(by: readonly SessionGrouping[], query: string): Query<
   );
 }
 
-/** Loads what the sessions did by name. */
+/** Loads the measures of the sessions, by kind and name. */
 export function useMeasures(
   of: readonly MeasureKind[],
   by: readonly SessionGrouping[],
@@ -41,7 +41,10 @@ function parameters(own: Readonly<Record<string, string>>, query: string): strin
   return [given.toString(), query].filter((text) => text !== '').join('&');
 }
 
-/** Returns the address of the list of sessions with the filters in the address and further ones. `null` is a value, which `none` selects. */
+/**
+ * Returns the address of the list of sessions with the filters in the address and further filters. A filter with the value `null` is written
+ * as `none`.
+ */
 export function sessionsWith(more: Readonly<Record<string, string | null>>): string {
   const added = Object.entries(more).map(([name, value]) => [name, value ?? 'none'] as const);
   return linkTo(['sessions'], { ...Object.fromEntries(filtersIn(route.value.params)), ...Object.fromEntries(added) });
@@ -64,7 +67,7 @@ export function measuresOf(measures: readonly SessionMeasure[], by: SessionTotal
   return measures.filter((measure) => names.every((name) => measure.by[name] === by[name]));
 }
 
-/** Shows measures once they are there, with a note where they are those of the newest sessions. */
+/** Shows measures after they are loaded. A note is added when they cover only the newest sessions. */
 export function Measured(props: {
   readonly of: Query<SessionMeasures>;
   readonly children: (measures: readonly SessionMeasure[]) => ComponentChildren;
@@ -82,7 +85,7 @@ export function Measured(props: {
   );
 }
 
-/** Says that measures are those of the newest sessions, and how to get those of all. */
+/** A note that the measures cover only the newest sessions, and how to get the measures of all sessions. */
 export function Newest({ count }: { count: number | null }): JSX.Element | null {
   if (count === null) return null;
   return (

@@ -8,7 +8,7 @@ import { useQuery } from '../../query.ts';
 import { linkTo, route, setParams } from '../../route.ts';
 import { type Bar, barsOf, type Lane, lanesOf } from '../../timeline.ts';
 
-/** Number of sessions that are drawn, the newest ones. */
+/** Maximum number of sessions that are drawn. The newest sessions are drawn. */
 const SESSIONS = 300;
 /** Number of colours of versions; they repeat after these. */
 const COLOURS = 6;
@@ -153,7 +153,7 @@ function Legend({ versions, byStage }: { versions: readonly string[]; byStage: b
   );
 }
 
-/** How many of the sessions are how old. */
+/** Shows how many of the sessions have each staleness. */
 function Staleness({ bars }: { bars: readonly Bar[] }): JSX.Element {
   const counts = new Map<number, number>();
   for (const { staleness } of bars) {

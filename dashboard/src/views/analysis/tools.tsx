@@ -7,7 +7,7 @@ import { compact, duration, percent, timeText } from '../../format.ts';
 import { route, setParams } from '../../route.ts';
 import { Measured, sessionsWith, useMeasures } from './sums.tsx';
 
-/** Number of hours that a chart shows, the newest ones. */
+/** Maximum number of hours that a chart shows. The newest hours are shown. */
 const MAX_HOURS = 60;
 
 /** The calls of tools and the hints of floe agents: how many, how many failed, and how long they took. */

@@ -11,7 +11,10 @@ const LABELS = 150;
 /** A call in the picture: its place in the order of calls, and the lane of its branch. */
 type Dot = { readonly call: SessionCall; readonly x: number; readonly lane: number };
 
-/** How the calls continue each other: each branch is a lane. A call on a new lane began a conversation, forked one, or has a rewritten context. */
+/**
+ * Shows how the calls continue each other; each branch is a lane. A call on a new lane began a conversation, forked a conversation, or has a
+ * rewritten context.
+ */
 export function Branches({ session: { view, calls } }: { session: LoadedSession }): JSX.Element {
   const dots = lanesOf(calls);
   const byId = new Map(dots.map((dot) => [dot.call.record.completion_id, dot]));
@@ -71,7 +74,7 @@ export function Branches({ session: { view, calls } }: { session: LoadedSession 
   );
 }
 
-/** Gives each branch a lane: a call stays on the lane of the call that it continues, unless another call has continued that one before. */
+/** Gives each branch a lane. A call stays on the lane of the call that it continues, unless an earlier call has already continued that call. */
 function lanesOf(calls: readonly SessionCall[]): Dot[] {
   const laneOf = new Map<string, number>();
   const continued = new Set<string>();

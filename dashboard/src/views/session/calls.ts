@@ -1,6 +1,6 @@
 import type { ChatMessage, ChatTool, CompletionRecord, Trace, Trajectory } from '@floe-rl/core/schema';
 
-/** One model call of a session, with everything that its record shares with earlier ones. */
+/** One model call of a session, complete with the parts that its record shares with earlier records. */
 export type SessionCall = {
   readonly record: CompletionRecord;
   /** All messages of the request. */
@@ -8,7 +8,7 @@ export type SessionCall = {
   /** Number of these messages that the base of the record has too, with its reply. */
   readonly known: number;
   readonly tools: readonly ChatTool[];
-  /** Number of token ids of the prompt, and how many of them are the prompt and the reply of the base of its record. */
+  /** Number of token ids of the prompt, and how many of them come from the prompt and the reply of the record's base. */
   readonly promptLength: number;
   readonly keptIds: number;
   readonly training: CallTraining;
@@ -19,7 +19,7 @@ export type CallTraining =
   | { readonly trace: string; readonly reward: number | null; readonly mask: readonly number[] }
   | { readonly trace: null; readonly why: string };
 
-/** Restores whole requests from records, which hold only differences to earlier ones. Records with an unknown base keep what they have. */
+/** Restores whole requests from records, which hold only differences from earlier records. A record with an unknown base is used as it is. */
 export function callsOf(records: readonly CompletionRecord[], trajectory: Trajectory | null): SessionCall[] {
   const calls = new Map<string, SessionCall>();
   const trained = trainedReplies(records, trajectory);
@@ -69,8 +69,8 @@ function trainedReplies(
 }
 
 /**
- * Returns where a reply is in a trace, from a position on; -1 when it is not there. A tool may have repeated the reply before, so a place with
- * trained tokens counts more than an earlier one without.
+ * Returns where a reply is in a trace, from a position on; -1 when it is not there. A tool may have repeated the reply, so a place with
+ * trained tokens is preferred to an earlier place without.
  */
 function positionOf({ response_ids: all, loss_mask: mask }: Trace, ids: readonly number[], from: number): number {
   let first = -1;

@@ -3,7 +3,7 @@ import { rewardText } from '../../format.ts';
 import type { LoadedSession } from './load.ts';
 import { Text } from './transcript.tsx';
 
-/** Why a session has its reward: the parts of the reward, what the evaluator wrote, how the agent ended. */
+/** Shows why a session has its reward: the parts of the reward, the report of the evaluator, and the end of the agent. */
 export function Evidence({ session: { view } }: { session: LoadedSession }): JSX.Element {
   const { summary } = view;
   if (summary === null) return <p class="quiet">The reward is known when the session has ended.</p>;

@@ -5,7 +5,7 @@ import { callsOf, type SessionCall } from './calls.ts';
 
 export type LoadedSession = SessionParts & { readonly calls: readonly SessionCall[] };
 
-/** Loads a session with its calls. While it runs, it has no calls yet. A saved page has its session in itself. */
+/** Loads a session with its calls. A running session has no calls yet. A saved page contains its session. */
 export async function loadSession(id: string, aborted: AbortSignal): Promise<LoadedSession> {
   const parts = savedSession ?? (await partsOf(id, aborted));
   return { ...parts, calls: callsOf(parts.records, parts.trajectory) };

@@ -8,7 +8,7 @@ const FORMATS: Readonly<Record<string, string>> = {
   inspect: 'a log of Inspect',
 };
 
-/** The file from which `floe view` read a session, and what the file does not have. */
+/** The file from which `floe view` read a session, and the data that the file lacks. */
 export function Origin({ metadata }: { metadata: Readonly<Record<string, unknown>> }): JSX.Element | null {
   const { recording } = metadata;
   if (typeof recording !== 'object' || recording === null) return null;

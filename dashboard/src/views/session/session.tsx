@@ -19,7 +19,7 @@ const REFRESH_MS = 3_000;
 const TABS = ['transcript', 'tokens', 'branches', 'calls', 'timing', 'evidence'] as const;
 type Tab = (typeof TABS)[number];
 
-/** One session: what was said, each token, each call, where the time went, and why it has its reward. */
+/** One session: conversation, tokens, calls, times, and the reasons for its reward. */
 export function Session({ id }: { id: string }): JSX.Element {
   const tab = TABS.find((name) => name === route.value.path[2]) ?? 'transcript';
   const session = useQuery(`session ${id}`, (aborted) => loadSession(id, aborted), {

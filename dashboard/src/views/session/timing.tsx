@@ -21,7 +21,7 @@ type Bar = {
   readonly href?: string;
 };
 
-/** Where the time of a session went: its stages, and the calls within the run. */
+/** The times of a session: its stages, and the calls within the run. */
 export function Timing({ session: { view, calls } }: { session: LoadedSession }): JSX.Element {
   const timing = view.summary?.timing;
   if (timing === undefined) return <p class="quiet">The times are known when the session has ended.</p>;

@@ -9,10 +9,10 @@ import type { LoadedSession } from './load.ts';
 
 /** Tokens that are shown at once; a longer reply has pages. */
 const PAGE = 2_000;
-/** Log-probability from which on a token has the full colour of an unlikely one. */
+/** Log-probability at which a token has the full colour for unlikely tokens. */
 const UNLIKELY = -5;
 
-/** Each token of one call: its id, its log-probability as a colour, whether it is trained, and by which policy version it was sampled. */
+/** Each token of one call: its id, its log-probability as a colour, whether it is trained, and the policy version that sampled it. */
 export function Tokens({ session: { calls } }: { session: LoadedSession }): JSX.Element {
   const { params } = route.value;
   const index = Number(params.get('call') ?? calls[0]?.record.index ?? 0);
@@ -139,12 +139,12 @@ function Reply({ call: { record, training }, page }: { call: SessionCall; page: 
   );
 }
 
-/** Shows a text in which spaces and line breaks can be seen; a dot for one that has no character of its own. */
+/** Returns a text in which spaces and line breaks can be seen. A token without a character of its own becomes a dot. */
 function shown(text: string): string {
   return text === '' ? '·' : visible(text).replaceAll(' ', '␣').replaceAll('\n', '⏎').replaceAll('\t', '⇥');
 }
 
-/** Returns how unlikely a token is, from 0 for a certain one to 1. */
+/** Returns how unlikely a token is, from 0 for a certain token to 1. */
 function unlikely(logprob: number | undefined): number {
   return logprob === undefined ? 0 : Math.min(1, Math.max(0, logprob / UNLIKELY));
 }

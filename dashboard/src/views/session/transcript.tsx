@@ -12,10 +12,10 @@ import type { LoadedSession } from './load.ts';
 const SHOWN_LINES = 24;
 const SHOWN_CHARS = 4_000;
 
-/** What a reader can hide. */
+/** The parts of the conversation that a reader can hide. */
 const KINDS = ['system', 'thinking', 'tools'] as const;
 
-/** The conversation, call by call: only what is new in each request, and the reply. */
+/** The conversation, call by call: the new messages of each request, and the reply. */
 export function Transcript({ session: { view, calls, trajectory } }: { session: LoadedSession }): JSX.Element {
   const { params } = route.value;
   const hidden = new Set((params.get('hide') ?? '').split(',').filter((kind) => kind !== ''));
@@ -159,7 +159,10 @@ function Said({ content, images }: { content: Content | null; images: Images }):
   );
 }
 
-/** Shows an image that is in the session itself. Images elsewhere are named, not loaded: their servers would learn who looks. */
+/**
+ * Shows an image that is in the session itself. For images elsewhere, shows only the URL: loading an image would reveal the reader to its
+ * server.
+ */
 function Picture({ url }: { url: string }): JSX.Element {
   if (/^data:image\/(png|jpeg|gif|webp);base64,/.test(url))
     return <img class="picture" src={url} alt="seen by the agent" />;

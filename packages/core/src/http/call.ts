@@ -30,7 +30,7 @@ export type HttpLimits = {
   readonly late: () => Error;
   /** Maximum size of the reply's body in bytes. */
   readonly maxBytes: number;
-  /** Returns the error of a call whose reply is larger. */
+  /** Returns the error for a reply that is larger than `maxBytes`. */
   readonly tooLarge: () => Error;
 };
 
@@ -70,8 +70,8 @@ export class OpenHttpReply {
 }
 
 /**
- * Sends a request to a URL and resolves when the headers of the reply have arrived, whatever its status. Redirects are not followed. Rejects,
- * as the reply does, with the reason of the signal or with the error of the connection.
+ * Sends a request to a URL and resolves when the headers of the reply have arrived, whatever its status. Redirects are not followed. Rejects
+ * with the reason of the signal or with the error of the connection; reading the body rejects in the same cases.
  */
 export async function openHttp(url: string | URL, { agent, ...options }: HttpRequest): Promise<OpenHttpReply> {
   const dispatcher = agent === undefined ? {} : { dispatcher: agent };

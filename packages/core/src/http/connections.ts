@@ -12,7 +12,7 @@ export const NO_TIME_LIMITS = { headersTimeout: 0, bodyTimeout: 0 };
 type AgentOptions = {
   /** Resolves host names in place of Node.js, for example only to allowed addresses. */
   readonly lookup?: LookupFunction;
-  /** Certificate authorities in PEM format, in place of those that Node.js trusts. */
+  /** Certificate authorities in PEM format. They replace the authorities that Node.js trusts. */
   readonly ca?: string;
 };
 

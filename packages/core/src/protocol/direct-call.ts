@@ -5,13 +5,13 @@ export type DirectCall = {
   readonly thread: string;
   /** Whether the reply is trained. */
   readonly isTrained: boolean;
-  /** The whole conversation, or what is new in it since the reply `previousCompletionId`. */
+  /** The whole conversation, or only its messages after the reply `previousCompletionId`. */
   readonly messages: readonly ChatMessage[];
   readonly previousCompletionId: string | null;
-  /** `null` for those of the reply `previousCompletionId`. */
+  /** `null` for the tools of the reply `previousCompletionId`. */
   readonly tools: readonly ChatTool[] | null;
   readonly toolChoice: ToolChoice | null;
   readonly maxTokens: number | null;
-  /** Pool of engines that samples the reply; `null` for that of the task. */
+  /** Pool of engines that samples the reply; `null` for the pool of the task. */
   readonly enginePool: string | null;
 };

@@ -1,4 +1,4 @@
-/** What the server, the nodes and the clients agree on beside the schemas. */
+/** The parts of the protocol between server, nodes and clients that are not schemas. */
 export type { BatchFilter, FilteredGroup } from './batch-filter.ts';
 export type { DirectCall } from './direct-call.ts';
 export {

@@ -53,7 +53,7 @@ export function retriesAfter(outcome: Outcome, overrides: OutcomeOverrides): num
   return overrides[outcome]?.retries ?? (OUTCOMES[outcome].retried ? Number.POSITIVE_INFINITY : 0);
 }
 
-/** How a sample is used that a post-run hook dropped, whatever its outcome and the task's overrides. */
+/** Policy for a sample that a post-run hook dropped. It replaces the default of the outcome and the task's overrides. */
 export const DROPPED_POLICY: OutcomePolicy = { use: 'drop', in_baseline: false };
 
 /** Returns the reason why a finished session cannot be trained on; `null` when it can. */

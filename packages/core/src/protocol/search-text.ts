@@ -4,12 +4,12 @@ import type { ChatMessage } from '../schema/index.ts';
 const MAX_MESSAGE_CHARS = 2_000;
 /** Maximum number of characters that a node sends of the messages of a session. A server may index fewer. */
 export const MAX_SEARCH_CHARS = 65_536;
-/** Longest word that is found. Longer ones are data, such as base64. */
+/** Maximum length of a word that a search can find. Longer words are data, such as base64. */
 const MAX_WORD_CHARS = 64;
 /** Maximum number of phrases of one search. */
 const MAX_PHRASES = 20;
 
-/** Returns what a search finds of a message: the beginning of its text, its thinking, and its tool calls. */
+/** Returns the text of a message for searches: the beginning of its text, its thinking, and its tool calls. */
 export function searchedText(message: ChatMessage): string {
   const { content } = message;
   const texts =
@@ -23,7 +23,7 @@ export function searchedText(message: ChatMessage): string {
   return texts.map((text) => text.slice(0, MAX_MESSAGE_CHARS)).join(' ');
 }
 
-/** Joins texts to at most `maxChars` characters: of longer ones, the beginning and the end are kept. */
+/** Joins texts. When the result has more than `maxChars` characters, only its beginning and its end are kept. */
 export function joinedWithin(texts: readonly string[], maxChars: number): string {
   const all = texts.filter((text) => text.trim() !== '').join('\n');
   if (all.length <= maxChars) return all;
@@ -42,8 +42,8 @@ export function wordsOf(text: string): string {
 }
 
 /**
- * Returns the phrases of a search, all of which a session must have: each word, and the words between double quotes, one after the other.
- * Empty for a text without letters and digits.
+ * Returns the phrases of a search. A session is found if it has all of them. Each word is a phrase, and so are the words between double
+ * quotes, one after the other. Empty for a text without letters and digits.
  */
 export function phrasesOf(search: string): string[] {
   const phrases = search.split('"').flatMap((part, index) => {

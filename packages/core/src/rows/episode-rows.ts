@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { EnvironmentSource, TaskEnvironment } from '../schema/index.ts';
 
-/** Seeds are smaller than this, because some environments accept no larger ones. */
+/** Seeds are smaller than this, because some environments accept no larger seeds. */
 const SEEDS = 2 ** 31;
 
 /** One episode of a group, as task templates see it. */

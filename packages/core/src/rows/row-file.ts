@@ -7,7 +7,7 @@ import { isRecord } from '../record.ts';
 /** A row of a data set, and where it is, such as `rows.jsonl:3`, for messages. */
 export type Row = { readonly where: string; readonly fields: Readonly<Record<string, unknown>> };
 
-/** Maximum length of a line. A longer one is the sign of another format, such as a list of rows in one line. */
+/** Maximum length of a line. A longer line indicates another format, such as a list of rows in one line. */
 const MAX_LINE_BYTES = 64 * MIB;
 const NEWLINE = 0x0a;
 const SPACE = 0x20;
@@ -19,8 +19,8 @@ const PARQUET_HINT =
 export type BadRow = { readonly where: string; readonly error: FloeError };
 
 /**
- * Reads the rows of a file in UTF-8: JSON objects, one per line (`.jsonl`), or a JSON list of them (`.json`). Throws `setup_failed` for a file that
- * cannot be read, and `schema_violation` with the file and the row for one that is not a JSON object.
+ * Reads the rows of a file in UTF-8: JSON objects, one per line (`.jsonl`), or a JSON list of them (`.json`). Throws `setup_failed` for a file
+ * that cannot be read, and `schema_violation` with the file and the row for a row that is not a JSON object.
  */
 export async function* readRows(path: string): AsyncGenerator<Row> {
   for await (const row of readAllRows(path)) {
@@ -30,8 +30,8 @@ export async function* readRows(path: string): AsyncGenerator<Row> {
 }
 
 /**
- * Reads the rows of a file like {@link readRows}, but yields a row that is not a JSON object with its error instead of throwing it, so that
- * the caller can use the other rows.
+ * Reads the rows of a file like {@link readRows}. A row that is not a JSON object is yielded with its error instead of throwing, so that the
+ * caller can use the other rows.
  */
 export async function* readAllRows(path: string): AsyncGenerator<Row | BadRow> {
   if (path.endsWith('.parquet')) throw new FloeError('unsupported', `${path} ${PARQUET_HINT}`, { file: path });
@@ -65,8 +65,8 @@ async function* rowsOfLines(path: string): AsyncGenerator<Row | BadRow> {
 }
 
 /**
- * Yields the lines of a file without their newlines. Only a newline ends a line: other line separators of Unicode, at which Node's own reader
- * of lines ends one, may be inside a text of JSON. Throws `schema_violation` for a line that is too long.
+ * Yields the lines of a file without their newlines. Only a newline ends a line. Node's own line reader also splits at other line separators
+ * of Unicode, which may be inside a JSON text. Throws `schema_violation` for a line that is too long.
  */
 async function* linesOf(chunks: AsyncIterable<Buffer>, path: string): AsyncGenerator<Buffer> {
   let pieces: Buffer[] = [];

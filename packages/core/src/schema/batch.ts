@@ -235,7 +235,7 @@ export const batchStreamViewSchema = z.object({
 });
 export type BatchStreamView = z.infer<typeof batchStreamViewSchema>;
 
-/** What the status of the service has of a running batch stream. */
+/** The fields of a running batch stream in the status of the service. */
 export const batchStreamLoadSchema = batchStreamViewSchema
   .pick({ batch_id: true, trainer: true, purpose: true, batch: true, useful_share: true })
   .extend({

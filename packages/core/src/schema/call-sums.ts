@@ -37,7 +37,7 @@ const toolSumsSchema = z.object({
 });
 export type ToolSums = z.infer<typeof toolSumsSchema>;
 
-/** What the model calls and the tool calls of a session were, in the form in which the server sums them over sessions. */
+/** Numbers of a session's model calls and tool calls, in the form that the server sums over sessions. */
 export const callSumsSchema = z.object({
   dialects: z.array(dialectNameSchema).describe('dialects of the calls'),
   engines: z.array(engineKindNameSchema).describe('kinds of the engines that sampled the replies'),

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 
 /**
- * These schemas are the canonical form of a chat. Requests of every dialect are translated to this form, and engines are called with it.
- * It is OpenAI's chat format with `reasoning_content` for thinking, which both vLLM and SGLang accept.
+ * Schemas of the canonical form of a chat. Requests of every dialect are translated to this form, and engines are called with it. The form is
+ * OpenAI's chat format with `reasoning_content` for thinking, which both vLLM and SGLang accept.
  */
 
 export const contentPartSchema = z.discriminatedUnion('type', [

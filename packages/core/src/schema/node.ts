@@ -6,7 +6,7 @@ import { taskRequestSchema } from './task.ts';
 
 /** Maximum number of workers or places in one stage of a node. The sizes that a node registers limit how many sessions it may hold. */
 const MAX_POOL_SIZE = 10_000;
-/** Maximum number of characters of the text with which a node explains why it accepts no sessions. */
+/** Maximum number of characters of a node's explanation why it accepts no sessions. */
 const MAX_REASON = 1_000;
 /** Maximum number of characters of a reply in a heartbeat. */
 export const MAX_REPLY_EXCERPT = 200;

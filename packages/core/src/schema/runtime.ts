@@ -103,7 +103,10 @@ const memorySchema = z.int().min(16);
 const cpusSchema = z.number().gt(0).nullable();
 const storageSchema = z.int().min(1);
 
-/** Settings of the evaluator's fresh runtime that replace those of the agent's. With another image, it runs as the user of that image. */
+/**
+ * Settings of the evaluator's fresh runtime that replace the settings of the agent's runtime. With another image, it runs as the user of that
+ * image.
+ */
 const evalOverridesSchema = z.strictObject({
   image: z.string().optional(),
   workdir: workdirSchema.optional(),

@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { responseFormatSchema } from './chat.ts';
 
 /**
- * The sampling parameters that the task sets for the policy. All of them are sent to the engine explicitly: otherwise engines would take
- * defaults from the model's generation_config.json, and harnesses send values of their own, for example a temperature of 0.
+ * The sampling parameters that the task sets for the policy. All of them are sent to the engine explicitly. Otherwise engines would take
+ * defaults from the model's generation_config.json, and values of the harness, such as a temperature of 0, would apply.
  */
 export const samplingSchema = z.strictObject({
   temperature: z.number().min(0).max(10).default(1),
@@ -22,9 +22,8 @@ export const samplingSchema = z.strictObject({
 export type Sampling = z.infer<typeof samplingSchema>;
 
 /**
- * The sampling parameters that a harness sent with one request, as recorded. Numbers that the task sets (see {@link samplingSchema})
- * replace those of the harness. `stop` and `response_format` are forwarded to the engine, because the harness could not parse the reply
- * without them.
+ * The sampling parameters that a harness sent with one request, as recorded. Numbers that the task sets (see {@link samplingSchema}) replace
+ * the harness's numbers. `stop` and `response_format` are forwarded to the engine, because the harness could not parse the reply without them.
  */
 export const requestedSamplingSchema = z.object({
   temperature: z.number().optional(),

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { countSchema } from './identifiers.ts';
 
-/** What a session has used, in the units in which the cost of usable samples is computed. */
+/** Resources that a session has used, in the units for the cost of usable samples. */
 export const sessionCostSchema = z.object({
   prompt_tokens: countSchema.describe(
     'tokens of the prompts of all calls, also of those that the engine had in its cache',

@@ -4,7 +4,7 @@ import { outcomeSchema, rewardSchema, unusableReasonSchema } from './session.ts'
 
 const duration = z.number().nullable();
 
-/** What lists and aggregates have of an ended session. Durations are `null` for a stage that the session did not reach. */
+/** The fields of an ended session in lists and aggregates. Durations are `null` for a stage that the session did not reach. */
 export const sessionFactsSchema = z.object({
   session_id: idSchema,
   task_id: idSchema,
@@ -62,7 +62,7 @@ export const sessionFactsPageSchema = z.object({
 });
 export type SessionFactsPage = z.infer<typeof sessionFactsPageSchema>;
 
-/** By what sessions can be summed. `hour` is the beginning of the hour in which the session ended. */
+/** The fields that sums of sessions can be grouped by. `hour` is the beginning of the hour in which the session ended. */
 export const sessionGroupingSchema = z.enum([
   'hour',
   'trainer',
@@ -104,7 +104,10 @@ export const sessionTotalsReplySchema = z.object({
   groups: z.array(sessionTotalsSchema).describe('ordered by the fields of `by`, null last'),
 });
 
-/** What is measured by name: links between model calls and drift, prompts that were rendered, tokens that are not trained, tools, hints, parts of rewards, costs. */
+/**
+ * The kinds of measures. Measures of a kind have names. The kinds are links between model calls and drift, rendered prompts, tokens that are
+ * not trained, tools, hints, parts of rewards, and costs.
+ */
 export const measureKindSchema = z.enum(['link', 'drift', 'rendered', 'excluded', 'tool', 'hint', 'reward', 'cost']);
 export type MeasureKind = z.infer<typeof measureKindSchema>;
 
@@ -135,7 +138,7 @@ export const sessionMeasuresReplySchema = z.object({
 });
 export type SessionMeasures = z.infer<typeof sessionMeasuresReplySchema>;
 
-/** What a histogram can be made of. */
+/** The values that a histogram can show. */
 export const histogramFieldSchema = z.enum(['reward', 'turns', 'tokens', 'seconds']);
 export type HistogramField = z.infer<typeof histogramFieldSchema>;
 
@@ -172,6 +175,6 @@ export const groupFactsSchema = z.object({
 });
 export type GroupFacts = z.infer<typeof groupFactsSchema>;
 
-/** A page of groups, the one with the newest session first. */
+/** A page of groups. The group with the newest session is first. */
 export const groupFactsPageSchema = z.object({ groups: z.array(groupFactsSchema), next: nextPage });
 export type GroupFactsPage = z.infer<typeof groupFactsPageSchema>;

@@ -104,7 +104,7 @@ const MAX_REWARD = 1e15;
 
 export const rewardSchema = z.number().min(-MAX_REWARD).max(MAX_REWARD);
 
-/** What the sandboxes of a session did on the network, beside their model calls. */
+/** Network traffic of a session's sandboxes. Model calls are not included. */
 export const egressReportSchema = z.object({
   allowed: z.record(z.string(), countSchema).describe('number of requests and tunnels that were allowed, by host'),
   refused: z.record(z.string(), countSchema).describe('number of requests and tunnels that were refused, by host'),
@@ -120,7 +120,7 @@ const runtimeReportSchema = z.object({
 });
 export type RuntimeReport = z.infer<typeof runtimeReportSchema>;
 
-/** The policy versions of the first and the last token that a session sampled; `null` for one that the engine did not report. */
+/** The policy versions of the first and the last token that a session sampled; `null` when the engine did not report the version. */
 export const policyVersionsSchema = z.object({ first: z.string().nullable(), last: z.string().nullable() });
 export type PolicyVersions = z.infer<typeof policyVersionsSchema>;
 

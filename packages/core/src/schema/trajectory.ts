@@ -14,8 +14,8 @@ export const versionSpanSchema = z.object({
 export type VersionSpan = z.infer<typeof versionSpanSchema>;
 
 /**
- * The kind of constraint on the tokens that an engine may sample for a reply: a tool call that the request forces (`tool_choice`), or a
- * format that it requires of the text (`response_format`). A request with both is restricted by the forced tool call.
+ * The kind of constraint on the tokens that an engine may sample for a reply. `tool_choice`: the request forces a tool call.
+ * `response_format`: the request requires a format of the text. A request with both is restricted by the forced tool call.
  */
 export const constraintKindSchema = z.enum(['tool_choice', 'response_format']);
 export type ConstraintKind = z.infer<typeof constraintKindSchema>;

@@ -3,7 +3,7 @@ export const ARCHITECTURES = ['x86_64', 'arm64'] as const;
 export type Architecture = (typeof ARCHITECTURES)[number];
 
 /**
- * Returns the name of the published image of a row of SWE-bench, as the package `swebench` makes it: names of Docker Hub must not contain two
+ * Returns the name of the published image of a row of SWE-bench, as the package `swebench` makes it. Names on Docker Hub must not contain two
  * underscores in sequence, so `__` is written `_1776_`.
  */
 export function sweBenchImage(instanceId: string, architecture: Architecture, namespace = 'swebench'): string {

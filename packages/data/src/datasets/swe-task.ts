@@ -39,7 +39,7 @@ const HIDE_R2E_TESTS = 'rm -rf /r2e_tests /root/r2e_tests /root/run_tests.sh r2e
 const text = z.string().min(1);
 const tests = z.union([z.array(z.string()), z.string()]);
 
-/** Fields that the evaluator `swebench` reads. The others are not in the task: among them is the solution. */
+/** Fields that the evaluator `swebench` reads. The other fields of a row, such as the solution, are not copied to the task. */
 const gradedFields = {
   instance_id: text,
   repo: text,
@@ -84,7 +84,7 @@ const r2eRowSchema = z.strictObject({
 
 /**
  * Converts a row of a data set to a task that the evaluator `swebench` grades in the published image of the row. Throws `schema_violation`
- * with the row and the field for one that is missing, unknown or invalid.
+ * with the row and the field when a field is missing, unknown or invalid.
  */
 export function sweTask(dataset: SweDataset, row: Row, options: SweTaskOptions): TaskRequest {
   if (dataset === 'skyrl-v0') return skyrlTask(row, options);

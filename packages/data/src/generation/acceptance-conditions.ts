@@ -1,7 +1,7 @@
 import { FloeError } from '@floe-rl/core';
 import { outcomeSchema, type SessionResult } from '@floe-rl/core/schema';
 
-/** What conditions are tested on. */
+/** The fields of a result that conditions may test. */
 type Judged = Pick<
   SessionResult,
   'outcome' | 'reward' | 'reward_components' | 'unusable' | 'trainable_tokens' | 'completion_count'
@@ -32,8 +32,8 @@ export type Condition = { readonly text: string; readonly holds: (result: Judged
 export const DEFAULT_CONDITIONS: readonly string[] = ['reward>=1'];
 
 /**
- * Parses a condition such as `reward>=1`, `components.lint>0.5` or `outcome=completed,truncated_turns`, where one of the listed outcomes
- * must be the sample's. A number that could not be computed fulfils no condition. Throws `bad_request` for any other text.
+ * Parses a condition such as `reward>=1`, `components.lint>0.5` or `outcome=completed,truncated_turns`. A sample fulfils the last condition if
+ * it has one of the listed outcomes. A number that could not be computed fulfils no condition. Throws `bad_request` for any other text.
  */
 export function parseCondition(text: string): Condition {
   const [, field = '', comparison = '', operand = ''] =

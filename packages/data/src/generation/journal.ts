@@ -118,9 +118,9 @@ export async function readResult(location: LineLocation): Promise<SessionResult>
 }
 
 /**
- * The journal of one shard, a file of JSON lines to which only one process at a time may append. A record is on the disk when
- * {@link append} resolves. After `append` has rejected, the journal must not be used any more; an incomplete line that it may have left is
- * removed when the journal is opened the next time.
+ * The journal of one shard: a file of JSON lines that only one process at a time may append to. A record is on the disk when {@link append}
+ * resolves. After `append` has rejected, the journal must not be used any more. If an incomplete line was left, it is removed when the journal
+ * is opened the next time.
  */
 export class Journal {
   private readonly path: string;

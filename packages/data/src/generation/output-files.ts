@@ -9,8 +9,8 @@ const BUFFER_CHARS = 1 << 20;
 type OutputFile = { readonly handle: FileHandle; readonly path: string; buffer: string; records: number };
 
 /**
- * Writes the files of one output together: under their names, they appear when all of them are complete and on the disk. Files of an
- * earlier output that this one does not have are removed, because a row could be in another split there.
+ * Writes the files of one output together. The files get their names when all of them are complete and on the disk. Files that only an earlier
+ * output has are removed, because a row could be in another split there.
  */
 export class OutputFiles {
   private readonly dir: string;

@@ -11,13 +11,13 @@ export const OUTPUT_FORMATS = ['sft', 'preference', 'verifier'] as const;
 export type OutputFormat = (typeof OUTPUT_FORMATS)[number];
 
 const ACCEPTANCE_FILE = 'acceptance.json';
-/** Matches the names of all files that an output may have, also of those that a killed process did not complete. */
+/** Matches the names of all files that an output may have. Files that a killed process did not complete are included. */
 const OUTPUT_NAME = /^\.?((sft|preference|verifier)(-[\w-]+)?\.jsonl|acceptance\.json)(\.unfinished)?$/;
 
 /** Number of rows with a problem that the file lists; the others are only counted. */
 const MAX_LISTED_ROWS = 1000;
 
-/** Stratum of rows without the field by which rows are divided. */
+/** Stratum of rows that lack the field `stratify`. */
 const NO_STRATUM = '(none)';
 
 export type OutputOptions = {
@@ -71,9 +71,9 @@ export type Acceptance = {
 };
 
 /**
- * Writes the output files of a run from its data set and journals: the records of each format and split, in the order of the rows, and the
- * counts of acceptance.json. The files depend on the input alone, so writing them twice gives equal files. Throws `setup_failed` when they
- * cannot be written, and the earlier files then remain.
+ * Writes the output files of a run from its data set and journals. These are the records of each format and split, in the order of the rows,
+ * and the counts of acceptance.json. The files depend on the input alone, so writing them twice gives equal files. Throws `setup_failed` when
+ * they cannot be written, and the earlier files then remain.
  */
 export async function writeOutput(options: OutputOptions, index: SampleIndex): Promise<Acceptance> {
   const { splits, formats, dir } = options;

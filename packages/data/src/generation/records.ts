@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { type ChatMessage, contentText, type SessionResult, type Trace } from '@floe-rl/core/schema';
 
-/** What the records of a row begin with: its number from 0, and the fields that the user selected. */
+/** The first fields of every record of a row: its number from 0, and the fields that the user selected. */
 export type RowFields = { readonly row: number; readonly [field: string]: unknown };
 
 /** A result with the row and number of its sample. */
@@ -40,16 +40,16 @@ export type PreferencePair<T extends PairableSample> = {
   readonly rejected: T;
   readonly chosenTrace: Trace;
   readonly rejectedTrace: Trace;
-  /** The reward of `chosen` minus that of `rejected`. */
+  /** The reward of `chosen` minus the reward of `rejected`. */
   readonly margin: number;
   /** Whether both answer the same prompt. */
   readonly samePrompt: boolean;
 };
 
 /**
- * Pairs the samples of one row. `chosen` are its accepted samples and `rejected` all that have a reward. The best chosen one is paired with the
- * worst rejected one, then the second with the second, as long as the rewards differ; no sample is in two pairs. Only samples with exactly
- * one trace of the main agent are paired, because traces of a divided session are no answers to the same prompt.
+ * Pairs the samples of one row. `chosen` are its accepted samples and `rejected` all that have a reward. The best chosen sample is paired with
+ * the worst rejected sample, then the second with the second, as long as the rewards differ; no sample is in two pairs. Only samples with
+ * exactly one trace of the main agent are paired, because the traces of a divided session have different prompts.
  */
 export function preferencePairs<T extends PairableSample>(
   chosen: readonly T[],
@@ -93,7 +93,7 @@ function sideOf({ sample, result }: RowSample, trace: Trace): object {
   return { sample, ...facts(result), ...conversation(trace, result) };
 }
 
-/** Makes the record of one sample with a reward, from which a verifier learns to predict it; `null` for a sample without a main trace. */
+/** Makes the record of one sample with a reward, for training a verifier that predicts the reward; `null` for a sample without a main trace. */
 export function verifierRecord({ fields, sample, result }: RowSample, accepted: boolean): object | null {
   const traces = mainTraces(result);
   if (traces.length === 0 || result.reward === null) return null;
@@ -118,7 +118,7 @@ function conversation(trace: Trace, { trajectory }: SessionResult): object {
   };
 }
 
-/** Returns those of the images that the messages have. */
+/** Returns the images that the messages refer to, by URL. */
 export function usedImages(
   messages: readonly ChatMessage[],
   images: Readonly<Record<string, string>>,

@@ -9,7 +9,7 @@ import { syncFolder } from './journal.ts';
 
 const RUN_FILE = 'run.json';
 
-/** What all processes of a run must agree on. It is written once, by the process that starts the run. */
+/** The settings that all processes of a run must share. The process that starts the run writes them once. */
 const runSchema = z.strictObject({
   version: z.literal(1),
   run: z.string(),
@@ -21,7 +21,7 @@ const runSchema = z.strictObject({
 });
 type RunFile = z.infer<typeof runSchema>;
 
-/** What a process was started with, for comparison with the run of its directory. */
+/** The options of a process. They are compared with the run of its directory, so that a run with other options is not continued. */
 export type RunInput = Pick<RunFile, 'data' | 'shards' | 'template' | 'rows'>;
 
 /** Number of hexadecimal digits of a row's digest: 64 bits, since rows are compared with the row of the same number only. */

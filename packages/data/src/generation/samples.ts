@@ -74,8 +74,8 @@ export type SamplePolicy = {
 };
 
 /**
- * Decides which samples of one row are generated. With `keep`, only as many run at a time as the row still lacks. So the samples of a row
- * are always the shortest sequence with enough accepted ones, whatever the order in which they end.
+ * Decides which samples of one row are generated. With `keep`, only as many samples run at a time as the row still lacks. So a row always gets
+ * the shortest sequence of samples that has enough accepted samples, whatever the order in which they end.
  */
 export class RowPlan {
   readonly row: number;

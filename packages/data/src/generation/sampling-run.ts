@@ -17,9 +17,9 @@ export type SamplingOptions = {
   readonly client: RunClient;
   readonly clock: Clock;
   readonly run: string;
-  /** Trainer of the tasks, whose results are read. */
+  /** Trainer of the tasks. The results of this trainer are read. */
   readonly trainer: string;
-  /** Name under which the server stores the position up to which results are in the journal. */
+  /** The server stores the position of the last result in the journal under this name. */
   readonly consumer: string;
   readonly policy: SamplePolicy;
   /** Maximum number of sessions that are submitted and not finished. */
@@ -89,8 +89,8 @@ export class SamplingRun {
   }
 
   /**
-   * Resolves when all rows have their samples in the journal. Rejects with the reason of `signal` when it aborts, and with the first error
-   * of the server or the journal; sessions that are running then continue, and a later run with the same journal receives their results.
+   * Resolves when all rows have their samples in the journal. Rejects with the reason of `signal` when it aborts, and with the first error of
+   * the server or the journal. Sessions that are running then continue, and a later run with the same journal receives their results.
    */
   async generate(rows: AsyncIterable<NumberedRow>, signal: AbortSignal): Promise<void> {
     const stop = linkAbort(signal);
@@ -180,7 +180,7 @@ export class SamplingRun {
     const { client, consumer, trainer } = this.options;
     for (let refusals = 0; ; ) {
       try {
-        // The results after the server's own cursor are requested when the next result is, which is after `save` has resolved.
+        // The next result is requested after `save` has resolved, and this request moves the server's cursor.
         for await (const result of client.results({ consumer, trainer, signal })) {
           await this.save(result);
           refusals = 0;

@@ -26,8 +26,8 @@ export function parseSplits(text: string): Split[] {
 
 /**
  * Assigns each row to one split, and returns the names of the splits by row. The result depends on the rows, their strata and the seed, and
- * not on the order of the rows. A stratum with at least as many rows as there are splits has a row in each of them; what smaller strata
- * lack or exceed is made up for by later strata.
+ * not on the order of the rows. A stratum with at least as many rows as there are splits has a row in each split. A split that gets too few or
+ * too many rows of a stratum gets more or fewer rows of later strata.
  */
 export function assignSplits(
   rows: readonly SplitRow[],
@@ -41,7 +41,7 @@ export function assignSplits(
     else stratum.push(row);
   }
   const assigned = new Map<number, string>();
-  // What each split should have got of the earlier strata in addition to what it got, in rows.
+  // The number of rows that each split should have got from the earlier strata, minus the number that it got.
   const owed = splits.map(() => 0);
   for (const key of [...strata.keys()].sort()) {
     const members = shuffled(strata.get(key) ?? [], seed);
@@ -65,7 +65,8 @@ function divide(total: number, targets: readonly number[]): number[] {
   const least = total >= targets.length ? 1 : 0;
   const counts = targets.map((target) => Math.max(least, Math.floor(target)));
   const change = (by: 1 | -1): void => {
-    // The split that is furthest from its target gets the next row, or gives one. The first of equal ones does, so the result is determined.
+    // The split that is furthest from its target gets or gives the next row. Among equal splits it is the first, so that the result is always
+    // the same.
     let best = -1;
     let largest = Number.NEGATIVE_INFINITY;
     for (const [index, target] of targets.entries()) {

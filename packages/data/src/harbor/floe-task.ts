@@ -16,7 +16,7 @@ import { type HostVariables, resolveVariables } from './variables.ts';
 const AGENT_SECONDS = 3_600;
 /** Time limit in seconds of the start of the sandbox and of its preparation. */
 const INIT_SECONDS = 600;
-/** Seconds that the evaluation may take in addition to the verifier's own time limit: for files that cross, and uploads. */
+/** Seconds that the evaluation may take in addition to the verifier's own time limit, for copying and uploading files. */
 const EVALUATION_SECONDS = 120;
 /** Working directory of an image that names none. Tasks of Harbor use it by convention, and its test scripts refuse `/`. */
 const DEFAULT_WORKDIR = '/app';
@@ -44,10 +44,13 @@ export type FloeTaskOptions = {
   readonly backend: RuntimeBackend;
   /** The image of the task, and the working directory that it names; `null` when it names none. */
   readonly image: FloeImage;
-  /** The image of the verifier's own sandbox; `null` for that of the task. */
+  /** The image of the verifier's own sandbox; `null` for the image of the task. */
   readonly verifierImage: FloeImage | null;
   readonly hostVariables: HostVariables;
-  /** Whether tasks may use the network. A task that asks for the public network is refused without it; one that states nothing runs without. */
+  /**
+   * Whether tasks may use the network. When it is false, a task that asks for the public network is refused, and a task that does not state a
+   * network runs without one.
+   */
   readonly allowNetwork: boolean;
   /** Whether the users that a task names are ignored where the sandboxes of the runtime have one user. Such a task is refused otherwise. */
   readonly ignoreUsers: boolean;
@@ -130,7 +133,10 @@ function evaluatorOf(
   };
 }
 
-/** Returns the user of the image that runs commands of a task; `null` where the task names none, and for the only user of a sandbox. */
+/**
+ * Returns the user of the image that runs commands of a task; `null` where the task names none, and for a runtime whose sandboxes have only
+ * one user.
+ */
 function userOf(
   { file }: HarborTask,
   key: string,

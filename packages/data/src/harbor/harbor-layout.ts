@@ -24,7 +24,7 @@ import { readTomlFile } from './toml-file.ts';
 /** Directory in the sandbox into which a Harbor agent writes files that are always kept. */
 const CONVENTION_ARTIFACTS = '/logs/artifacts';
 
-/** A task, or one of its steps, whose files are in the folder of the task or in that of the step. */
+/** A task, or one of its steps. `folder` has its files: the folder of the task, or the folder of the step. */
 type Phase = {
   readonly folder: string;
   readonly agent: HarborConfig['agent'];

@@ -6,7 +6,8 @@ export type ImageSource =
   | { readonly kind: 'build'; readonly context: string; readonly dockerfile: string };
 
 /**
- * What the task says about the network. `unstated` is Harbor's default, which is the public network; here the caller decides.
+ * The network that a task requests. `unstated`: the task does not state it. Harbor's default is then the public network; in floe the caller
+ * decides.
  */
 export type NetworkMode = 'public' | 'no-network' | 'allowlist' | 'unstated';
 
@@ -25,12 +26,12 @@ export type HarborLimits = {
   readonly storageMb: number | null;
 };
 
-/** Settings of a verifier's own sandbox that differ from those of the agent's. */
+/** Settings of a verifier's own sandbox that differ from the settings of the agent's sandbox. */
 export type VerifierEnvironment = {
   /** `null` for the image of the task. */
   readonly image: ImageSource | null;
   readonly buildSeconds: number;
-  /** Working directory; `null` for that of the image. */
+  /** Working directory; `null` for the working directory of the image. */
   readonly workdir: string | null;
   readonly env: Readonly<Record<string, string>>;
   readonly limits: HarborLimits;
@@ -47,7 +48,7 @@ export type HarborVerifier = {
   readonly seconds: number;
   readonly env: Readonly<Record<string, string>>;
   readonly user: User;
-  /** Paths that the verifier gets of the agent's files in a sandbox of its own; `null` when it runs in the agent's. */
+  /** Paths of the agent's files that are copied to the verifier's own sandbox; `null` when the verifier runs in the agent's sandbox. */
   readonly carried: readonly string[] | null;
   /** The settings of this sandbox; `null` for a copy of the agent's. */
   readonly environment: VerifierEnvironment | null;
@@ -71,7 +72,7 @@ export type HarborPart = {
 /** One of several steps of a task. */
 export type HarborStep = HarborPart & {
   readonly name: string;
-  /** Reward, or components of it, below which the later steps do not run; `null` when they always run. */
+  /** Minimum reward, or minimum components of the reward. Below it the later steps do not run; `null` when they always run. */
   readonly minReward: number | Readonly<Record<string, number>> | null;
 };
 
@@ -84,20 +85,20 @@ export type HarborTask = HarborPart & {
   readonly file: string;
   readonly image: ImageSource;
   readonly buildSeconds: number;
-  /** Working directory; `null` for that of the image. */
+  /** Working directory; `null` for the working directory of the image. */
   readonly workdir: string | null;
   readonly env: Readonly<Record<string, string>>;
   readonly network: NetworkMode;
   /** Hosts that the sandbox may reach with the network `allowlist`. */
   readonly allowedHosts: readonly string[];
-  /** User of the image who runs the agent; `null` for that of the image. */
+  /** User of the image who runs the agent; `null` for the image's default user. */
   readonly agentUser: User;
   readonly limits: HarborLimits;
   readonly mcpServers: readonly HarborMcpServer[];
   /** Folder on this machine with a folder for each skill; `null` when the task has none. */
   readonly skillsDir: string | null;
   readonly artifacts: readonly string[];
-  /** The steps, whose fields then replace those of the task; empty for a task with one part. */
+  /** The steps. Their fields replace the fields of the task. Empty for a task with one part. */
   readonly steps: readonly HarborStep[];
   /** How the rewards of the steps are combined. */
   readonly stepReward: 'mean' | 'final';

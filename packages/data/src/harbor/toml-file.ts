@@ -5,8 +5,8 @@ import type { z } from 'zod';
 import { type LineFinder, parseFile } from './task-file.ts';
 
 /**
- * Reads a TOML file and parses it with a schema. Throws `setup_failed` for a file that cannot be read, and `schema_violation` for one that is
- * not TOML or has an invalid value. The messages name the file, the line and the key.
+ * Reads a TOML file and parses it with a schema. Throws `setup_failed` for a file that cannot be read, and `schema_violation` for a file that
+ * is not TOML or has an invalid value. The messages name the file, the line and the key.
  */
 export async function readTomlFile<T extends z.ZodType>(path: string, schema: T): Promise<z.output<T>> {
   const text = await readFile(path, 'utf8').catch((cause) => {
@@ -26,8 +26,8 @@ function parseToml(text: string, file: string): unknown {
 }
 
 /**
- * Returns a function that finds the line of a key in a TOML text: the line of its own assignment, or else that of the closest enclosing key
- * or table. It reads headers and assignments only, so a key in an inline table has the line of that table.
+ * Returns a function that finds the line of a key in a TOML text. This is the line of its own assignment, or else the line of the closest
+ * enclosing key or table. The function reads headers and assignments only, so a key in an inline table has the line of that table.
  */
 function lineFinder(text: string): LineFinder {
   const lines = new Map<string, number>();

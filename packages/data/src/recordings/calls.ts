@@ -18,13 +18,13 @@ export const UNKNOWN_CAPTURE: Capture = {
   rendered_because: null,
 };
 
-/** What a file has of one model call. */
+/** The data of one model call in a file. */
 export type RecordedCall = {
   readonly id: string;
-  /** Messages of the request that come after the reply of the call before; all of them for the first call. */
+  /** Messages of the request that come after the previous call's reply; all messages for the first call. */
   readonly messages: readonly ChatMessage[];
   readonly message: AssistantMessage;
-  /** The tokens of the reply, and the ids between the reply before and this one. `null` where the file does not have them. */
+  /** The tokens of the reply, and the ids between the previous reply and this one. `null` when the file does not have them. */
   readonly tokens: RecordedTokens | null;
   readonly model: string;
   /** `null` when the file does not state it. */
@@ -54,7 +54,9 @@ export type Conversation = {
 /** The call that the next one continues, the number of messages of its request, and the number of ids of its prompt and reply. */
 type Base = { readonly record: CompletionRecord; readonly messages: number; readonly ids: number };
 
-/** Returns the records of a session's calls, in the order of the conversations. Calls whose id an earlier conversation has are left out. */
+/**
+ * Returns the records of a session's calls, in the order of the conversations. A call whose id occurs in an earlier conversation is left out.
+ */
 export function recordsOf(sessionId: string, conversations: readonly Conversation[]): CompletionRecord[] {
   const records = new Map<string, CompletionRecord>();
   for (const conversation of conversations) {

@@ -20,9 +20,10 @@ const EXTENSIONS: ReadonlySet<string> = new Set(['.json', '.jsonl', '.ndjson', I
 const KNOWN = 'it is no session of floe, Polar, Harbor (ATIF) or Inspect, and no list of them';
 
 /**
- * Reads the ended sessions in files, one at a time. A folder may be a data set. Of another folder, all files with a known extension are read,
- * and those without a session are given to `skip`. Throws `setup_failed` for a file that cannot be read, `corrupt_record` for a data set that
- * is not complete, and `schema_violation` with the file and the line for a file that is broken, or that was named and has no session.
+ * Reads the ended sessions in files, one at a time. A folder may be a data set. In any other folder, all files with a known extension are
+ * read, and files without a session are given to `skip`. Throws `setup_failed` for a file that cannot be read, and `corrupt_record` for a data
+ * set that is not complete. Throws `schema_violation` with the file and the line for a broken file, and for a file among `paths` that has no
+ * session.
  */
 export async function* readRecordings(
   paths: readonly string[],
@@ -67,7 +68,7 @@ async function* recordingsOf(file: string, skip: ((file: string) => void) | null
   for await (const { value, where } of valuesOf(file)) {
     const found = read(value, { where, file, modifiedMs });
     if (found === null) {
-      // A file whose first value is a session must have nothing else.
+      // A file whose first value is a session must contain nothing but sessions.
       if (skip === null || !isFirst) throw new FloeError('schema_violation', `${where}: ${KNOWN}`, { where });
       skip(file);
       return;

@@ -27,7 +27,7 @@ const WITHOUT_CALLS: readonly string[] = [
 ];
 const WITH_CALLS: readonly string[] = ['the harness'];
 
-/** What `floe export` adds to a session, as far as a view needs it. */
+/** The fields that `floe export` adds to a session and that a view needs. */
 const originSchema = z.object({ harness: z.string(), agent: z.string().nullable(), ended_at: z.string() }).nullish();
 
 const recordedTrajectorySchema = trajectorySchema.extend({
@@ -49,7 +49,7 @@ const recordsSchema = z.array(
   }),
 );
 
-/** The metadata of a trace as far as the records of its calls need it. A value that this version does not know is `undefined`. */
+/** The metadata of a trace that the records of its calls need. A value that this version does not know is `undefined`. */
 const traceMetadataSchema = z.object({
   thread: z.string().default('main'),
   call_kind: callKindSchema.catch('main'),

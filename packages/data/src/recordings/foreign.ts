@@ -4,7 +4,7 @@ import { idSchema, type Outcome, type SessionTiming, type Trajectory } from '@fl
 import { type Conversation, recordsOf } from './calls.ts';
 import type { Recording, RecordingFormat, RecordingSource } from './recording.ts';
 
-/** What a file of another system has of one session. */
+/** The data of one session in a file of another system. */
 export type ForeignSession = {
   readonly source: RecordingSource;
   readonly format: RecordingFormat;

@@ -1,7 +1,7 @@
 import type { CompletionRecord, SessionSummary, Trajectory } from '@floe-rl/core/schema';
 import { z } from 'zod';
 
-/** The formats of files with ended sessions. `floe` is floe's own; the others are those of other systems. */
+/** The formats of files with ended sessions. `floe` is floe's own; the others are formats of other systems. */
 export type RecordingFormat = 'floe' | 'polar' | 'atif' | 'inspect';
 
 /** Where a value is in a file, and when the file was changed. */
@@ -17,14 +17,14 @@ export type RecordingSource = {
 export type Recording = {
   readonly source: RecordingSource;
   readonly format: RecordingFormat;
-  /** What a session of a server has and the file does not, in words for people. */
+  /** Data that the session of a server has and the file lacks, in words for people. */
   readonly lacks: readonly string[];
   readonly harness: string;
   readonly summary: SessionSummary;
   /** `null` for a session without one. */
   readonly trajectory: Trajectory | null;
   readonly records: readonly CompletionRecord[];
-  /** Unix time in milliseconds at which the session ended. The time of the file where it does not state one. */
+  /** Unix time in milliseconds at which the session ended. When the file does not state it, the time at which the file was changed. */
   readonly endedMs: number;
 };
 

@@ -44,7 +44,7 @@ export class ZipFile {
     this.entries = entries;
   }
 
-  /** Opens a file. Throws `schema_violation` for one that is no complete ZIP file. */
+  /** Opens a file. Throws `schema_violation` for a file that is no complete ZIP file. */
   static async open(path: string): Promise<ZipFile> {
     const file = await open(path);
     try {

@@ -93,7 +93,7 @@ function tableRow(name: string, group: Omit<AcceptanceGroup, 'value'>): string {
   return `| ${cell(name)} | ${group.tasks} | ${group.sessions} | ${group.accepted} | ${rate} | ${group.sampled_tokens} |`;
 }
 
-/** Returns a text as one cell of a table, in which nothing is markup: tasks choose the texts. */
+/** Returns a text as one cell of a table. Markup is escaped, because tasks choose the texts. */
 function cell(text: string): string {
   return text.replaceAll(/[\p{Cc}\p{Cf}\p{Cs}]/gu, ' ').replaceAll(/[\\`*_[\]<>|&#]/g, '\\$&');
 }

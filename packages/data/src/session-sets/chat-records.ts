@@ -10,8 +10,9 @@ export type JudgedRow = { readonly row: SetRow; readonly accepted: boolean };
 export type RecordMaker = (group: readonly JudgedRow[]) => object[];
 
 /**
- * The fields with which every record names its session. Objects whose fields tasks choose are JSON texts, here and elsewhere: `datasets` guesses
- * the type of a column, and for rows with different fields it reads all numbers of the file inexactly.
+ * Returns the fields that identify the session in every record. Objects whose fields tasks choose are written as JSON texts, here and
+ * elsewhere. The reason is that `datasets` guesses the type of a column: for rows with different fields it would read all numbers of the file
+ * inexactly.
  */
 function head(row: SetRow): object {
   const { task_id, sample_index, origin, session_id, outcome, reward, reward_components } = row;
@@ -51,8 +52,8 @@ export function sftRecords(group: readonly JudgedRow[]): object[] {
 }
 
 /**
- * Returns the messages of a trace, each of the assistant with the weight of its loss: 1 for a reply that the trace trains, else 0. Where the
- * trace trains some of its replies only, the messages do not show which, so all have 0; `loss_mask` has it token by token.
+ * Returns the messages of a trace. Each message of the assistant has the weight of its loss: 1 for a reply that the trace trains, else 0. When
+ * the trace trains only some of its replies, the messages do not show which, so all have 0; `loss_mask` has it token by token.
  */
 function weightedMessages(trace: Trace): object[] {
   const replies = trace.response_messages.filter(({ role }) => role === 'assistant').length;
@@ -98,8 +99,8 @@ function shareGptText(message: ChatMessage): string {
 }
 
 /**
- * Makes the preference pairs of a group whose rewards differ by at least `minMargin`: an accepted session and one with a lower reward, in the
- * fields that TRL and others read.
+ * Makes the preference pairs of a group, in the fields that TRL and others read. A pair has an accepted session and a session whose reward is
+ * lower by at least `minMargin`.
  */
 export function preferenceRecords(group: readonly JudgedRow[], minMargin: number): object[] {
   const samples = group.map(({ row, accepted }) => ({ sample: row.sample_index, result: row, accepted }));
@@ -116,7 +117,7 @@ export function preferenceRecords(group: readonly JudgedRow[], minMargin: number
       prompt: chosenTrace.prompt_messages,
       chosen: chosenTrace.response_messages,
       rejected: rejectedTrace.response_messages,
-      // The prompt of the rejected session, where it is another one.
+      // The prompt of the rejected session, when it has another prompt.
       ...(samePrompt ? {} : { rejected_prompt: rejectedTrace.prompt_messages }),
       chosen_session_id: chosen.result.session_id,
       rejected_session_id: rejected.result.session_id,
@@ -127,7 +128,7 @@ export function preferenceRecords(group: readonly JudgedRow[], minMargin: number
     }));
 }
 
-/** Makes a record of each session with a reward, from which a verifier learns to predict it from prompt and response. */
+/** Makes a record of each session with a reward, for training a verifier that predicts the reward from prompt and response. */
 export function verifierRecords(group: readonly JudgedRow[]): object[] {
   return group.flatMap(({ row, accepted }) => {
     const [first, ...further] = mainTraces(row);

@@ -30,7 +30,7 @@ export class ImageFiles {
     const [, type, base64] = DATA_URL.exec(url) ?? [];
     if (digest === undefined || type === undefined || base64 === undefined || digest !== digestOf(url)) return url;
     const bytes = Buffer.from(base64, 'base64');
-    // Base64 with bits that its bytes do not have could not be restored.
+    // Non-canonical base64, such as text with unused bits set, could not be restored from its bytes.
     if (bytes.toString('base64') !== base64) return url;
     const path = `images/${digest}.${type}`;
     if (!this.stored.has(path)) {

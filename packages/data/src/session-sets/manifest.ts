@@ -1,6 +1,6 @@
 import { z } from 'zod';
 
-/** Name of the file that describes a set. A folder without it is no complete set, because it is written last. */
+/** Name of the file that describes a set. The file is written last, so a folder without it is not a complete set. */
 export const MANIFEST_FILE = 'floe.json';
 
 /** Version of the layout of sets. */

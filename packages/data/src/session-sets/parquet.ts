@@ -24,8 +24,8 @@ export async function encodeParquet(columns: Columns, rows: readonly TableRow[])
 }
 
 /**
- * Yields the rows of a Parquet file. Lists become lists of numbers. `name` is that of the file, for messages. Throws `corrupt_record` for bytes
- * that are not Parquet, and `schema_violation` for a column that is not in `columns`. A set of an earlier version may lack columns.
+ * Yields the rows of a Parquet file. Lists become lists of numbers. `name` is the name of the file, for messages. Throws `corrupt_record` for
+ * bytes that are not Parquet, and `schema_violation` for a column that is not in `columns`. A set of an earlier version may lack columns.
  */
 export async function* parquetRows(name: string, bytes: Uint8Array, columns: Columns): AsyncGenerator<TableRow> {
   const { readParquet } = await library();

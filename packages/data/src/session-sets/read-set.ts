@@ -53,7 +53,7 @@ async function readManifest(dir: string): Promise<Manifest> {
   throw new FloeError('unsupported', message, { path });
 }
 
-/** Throws `corrupt_record` when a file of a set is missing, or is not the one that was written. */
+/** Throws `corrupt_record` when a file of a set is missing, or differs from the file that was written. */
 async function checkFile(dir: string, { path, bytes, sha256 }: SetFile): Promise<void> {
   const place = join(dir, path);
   const hash = createHash('sha256');

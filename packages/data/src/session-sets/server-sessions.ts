@@ -27,8 +27,8 @@ export class ServerSessions {
   }
 
   /**
-   * Yields the sessions that have ended when the first one is requested, those of one task in the order of their samples. A session that the
-   * server removes meanwhile, or whose data it cannot read, is skipped and counted.
+   * Yields the sessions that have ended when the first session is requested. The sessions of one task are in the order of their samples. A
+   * session that the server removes meanwhile, or whose data it cannot read, is skipped and counted.
    */
   async *rows(): AsyncGenerator<SetRow> {
     const pending: Promise<SetRow | null>[] = [];

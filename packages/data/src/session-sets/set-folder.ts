@@ -15,8 +15,8 @@ type OpenFile = {
 };
 
 /**
- * The folder of a set while it is written. It has another name, beside the final one, until {@link commit}: a folder with the final name is
- * complete. Errors of the disk are `setup_failed` with the path.
+ * The folder of a set while it is written. Until {@link commit} it has another name, in the same parent folder, so a folder with the final
+ * name is complete. Errors of the disk are `setup_failed` with the path.
  */
 export class SetFolder {
   private readonly target: string;

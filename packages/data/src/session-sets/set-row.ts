@@ -8,7 +8,7 @@ import {
 } from '@floe-rl/core/schema';
 import { z } from 'zod';
 
-/** What a set keeps of the task of a session, because the result does not contain it. */
+/** Facts about the task of a session. A set keeps them because the result does not contain them. */
 const originSchema = z.strictObject({
   trainer: z.string(),
   harness: z.string(),
@@ -55,8 +55,8 @@ export function originOf(facts: SessionFacts): SetRow['origin'] {
 
 /**
  * Checks a value that was read from a file. `where` is its place, such as `results.jsonl:3`. Throws `schema_violation` with the place and the
- * field when a field is missing, unknown or of the wrong type, or when the arrays of a trace differ in length: what floe does not know
- * would otherwise be lost without notice.
+ * field when a field is missing or of the wrong type, or when the arrays of a trace differ in length. An unknown field is an error too,
+ * because floe would otherwise lose its value without notice.
  */
 export function parseSetRow(value: unknown, where: string): SetRow {
   const { cursor: _, ...fields } = Object(value) as Record<string, unknown>;

@@ -14,9 +14,9 @@ const SPLIT_NAME = /^[A-Za-z]\w{0,63}$/;
 const DIGITS = 12;
 
 /**
- * Parses the division of a set: shares such as `train=0.9,test=0.1`, or the path of the field whose value is the split, such as
- * `origin.split`; `null` for one split. With shares, rows with the same value at the path `key` are in the same split, which depends on that
- * value alone: a later export of more sessions moves no row to another split. Throws `bad_request` for other texts.
+ * Parses the division of a set. `text` has shares, such as `train=0.9,test=0.1`, or the path of the field whose value is the split, such as
+ * `origin.split`. With `null` the set has one split. With shares, the split of a row depends on its value at the path `key` alone, so a later
+ * export of more sessions moves no row to another split. Throws `bad_request` for other texts.
  */
 export function splitRule(text: string | null, key: string): SplitRule {
   if (text === null) return () => ONLY_SPLIT;

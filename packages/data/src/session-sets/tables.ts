@@ -52,7 +52,7 @@ function columnsOf({ shape }: z.ZodObject, fields: Columns): Columns {
   return Object.fromEntries(Object.keys(shape).map((name) => [name, fields[name] ?? 'json']));
 }
 
-/** Fields that are absent where others are null. */
+/** Fields that are absent when they have no value; other fields are `null` then. */
 const ABSENT: ReadonlySet<string> = new Set(
   [setRowSchema, traceSchema].flatMap(({ shape }) =>
     Object.entries(shape).flatMap(([name, field]) => (field.safeParse(null).success ? [] : [name])),
@@ -73,7 +73,7 @@ export function traceCells({ session_id, task_id, trajectory }: SetRow): TableRo
   );
 }
 
-/** Throws `unsupported` for a field that has no column, such as one of a newer server: it would be lost. */
+/** Throws `unsupported` for a field that has no column, such as a field of a newer server, because its value would be lost. */
 function cellsOf(columns: Columns, fields: Readonly<Record<string, unknown>>): TableRow {
   const unknown = Object.keys(fields).find((name) => !Object.hasOwn(columns, name));
   if (unknown !== undefined) {

@@ -25,7 +25,7 @@ export type SetOptions = {
   readonly encoding: SetEncoding;
   /** Shares or a field; see {@link splitRule}. */
   readonly split: string | null;
-  /** Path of the field whose value decides the split, where it is divided by shares. */
+  /** Path of the field whose value decides the split of a row, when the set is divided by shares. */
   readonly splitKey: string;
   readonly conditions: readonly Condition[];
   /** Path of the field by whose values accepted sessions are counted. */
@@ -39,9 +39,9 @@ export type SetOptions = {
 };
 
 /**
- * Writes a set of sessions. Sessions of one task must follow each other in the source, of which the sessions of one task are in memory at a
- * time. The folder appears under its name when everything is written. Throws `conflict` for a folder with files, `unsupported` for what a
- * format cannot hold, and `setup_failed` for an error of the disk; nothing of the set remains then.
+ * Writes a set of sessions. Sessions of one task must follow each other in the source; memory holds the sessions of one task at a time. The
+ * folder appears under its name when everything is written. Throws `conflict` for a folder with files, `unsupported` for content that a format
+ * cannot hold, and `setup_failed` for an error of the disk. Nothing of the set remains after an error.
  */
 export async function writeSet(source: AsyncIterable<SetRow>, options: SetOptions): Promise<Manifest> {
   if (options.encoding === 'parquet' && options.format !== 'sessions') {

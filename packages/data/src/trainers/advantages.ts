@@ -16,11 +16,11 @@ export type AdvantageMethod = (typeof ADVANTAGE_METHODS)[number];
 export type AdvantageOptions = {
   readonly method: AdvantageMethod;
   /**
-   * Whether the advantage of a sample is divided by its number of rows. Then a sample that became many traces has the same total weight as
-   * one that became a single trace.
+   * Whether the advantage of a sample is divided by its number of rows. Then every sample has the same total weight, however many traces it
+   * has.
    */
   readonly perSession: boolean;
-  /** Whether each reply has an advantage of its own, from its reward and those of the replies after it. */
+  /** Whether each reply has an advantage of its own, from its reward and the rewards of the replies after it. */
   readonly perTurn: boolean;
 };
 
@@ -36,11 +36,11 @@ export function rowAdvantages(group: TrainingGroup, options: AdvantageOptions): 
 const EPSILON = 1e-6;
 
 /**
- * Returns the advantage of each sample of a group, which applies to all its rows; `null` for the method `none`. A sample without a reward
- * has the advantage 0 and does not count in the baseline, nor does a sample whose policy excludes it from the baseline. A group with fewer
- * than two rewards in its baseline has advantages of 0, because nothing can be compared.
+ * Returns the advantage of each sample of a group, which applies to all its rows; `null` for the method `none`. A sample without a reward has
+ * the advantage 0 and does not count in the baseline, nor does a sample whose policy excludes it from the baseline. A group with fewer than
+ * two rewards in its baseline has advantages of 0, because nothing can be compared.
  *
- * The standard deviation is that of a sample (divided by n - 1), as in TRL, verl and slime.
+ * The standard deviation is the sample standard deviation (divided by n - 1), as in TRL, verl and slime.
  */
 function sampleAdvantages(
   group: TrainingGroup,
@@ -71,10 +71,12 @@ function advantageOf(
 }
 
 /**
- * Returns the advantages of the rows of each sample, with one for each reply: the sum of the normalised rewards of the reply and of those after
- * it in its trajectory. A reward is normalised with those of all replies of the group's samples that count in the baseline (GRPO with process
- * supervision, arXiv 2402.03300, section 4.1.3); `leave_one_out` compares it with the replies of the other samples. Samples without a reward
- * and a group in which fewer than two samples count have advantages of 0.
+ * Returns the advantages of the rows of each sample, with one for each reply. The advantage of a reply is the sum of its normalised reward and
+ * the normalised rewards of the replies after it in its trajectory.
+ *
+ * A reward is normalised over all replies of the group's samples that count in the baseline (GRPO with process supervision, arXiv 2402.03300,
+ * section 4.1.3). `leave_one_out` compares it with the replies of the other samples. Advantages are 0 for samples without a reward, and for a
+ * group with fewer than two samples in the baseline.
  */
 function turnAdvantages(
   { samples }: TrainingGroup,
@@ -101,7 +103,7 @@ function futureSums(
 ): Float32Array[] {
   const sums = new Map<string, number>();
   const advantages: Float32Array[] = rows.map((row) => new Float32Array(row.responseIds.length));
-  // From the end, because a sum contains what comes later. The turns of a trajectory are adjacent and in order.
+  // Iterates from the end, because a sum contains the values that follow. The turns of a trajectory are adjacent and in order.
   for (let at = rows.length - 1; at >= 0; at--) {
     const row = rows[at] as TrainingRow;
     const trajectory = trajectoryOf(row);

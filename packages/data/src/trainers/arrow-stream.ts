@@ -30,7 +30,8 @@ const PREFIX_BYTES = 8;
 
 /**
  * Encodes columns as one record batch in Arrow's IPC stream format. `apache-arrow` makes the messages. Its writer is not used for the body,
- * because it needs each column joined, and then joins the columns: here every list is copied once, to its place in the result.
+ * because it needs the lists of each column joined, and then copies them once more. Here every list is copied once, to its place in the
+ * result.
  */
 export function encodeStream(schema: Schema, columns: readonly ArrowColumn[], rowCount: number): Buffer {
   const nodes: FieldNode[] = [];
@@ -65,7 +66,7 @@ export function encodeStream(schema: Schema, columns: readonly ArrowColumn[], ro
   return out;
 }
 
-/** Adds the node and buffers of a column, and then those of its children. */
+/** Adds the node and buffers of a column, and then the nodes and buffers of its children. */
 function collect({ length, nullCount, buffers, children }: ArrowColumn, nodes: FieldNode[], all: BodyBuffer[]): void {
   nodes.push(new FieldNode(length, nullCount));
   all.push(...buffers);

@@ -27,7 +27,7 @@ export function encodeArrow(records: readonly TrainerRecord[], integers: Readonl
   return encodeStream(new Schema((type as Struct).children), children, records.length);
 }
 
-/** Makes a column of values of one kind, some of which may be `null`. `name` is the field that holds them. */
+/** Makes a column of values of one kind; some values may be `null`. `name` is the field that holds them. */
 function columnOf(values: readonly RecordValue[], name: string, integers: ReadonlySet<string>): ArrowColumn {
   const present = values.find((value) => value !== null);
   const length = values.length;
@@ -84,7 +84,7 @@ function typedColumn<T extends TypedColumn>(lists: readonly (T | null)[], type: 
   return listColumn(lists, flatColumn(type, lists, bytes));
 }
 
-/** Makes the column of the elements of all lists, none of which is null. */
+/** Makes the column of the elements of all lists. Lists may be `null`, elements may not. */
 function flatColumn<T extends TypedColumn>(
   type: DataType,
   lists: readonly (T | null)[],
@@ -99,7 +99,7 @@ function listColumn(lists: readonly (ArrayLike<unknown> | null)[], child: ArrowC
   return column(new List(new Field('item', child.type, true)), lists, [offsetsOf(lists)], [child]);
 }
 
-/** Makes a column with an element for each of `values`, which is null where the value is. */
+/** Makes a column with one element for each of `values`. An element is null when its value is `null`. */
 function column(
   type: DataType,
   values: readonly unknown[],

@@ -10,9 +10,12 @@ export type ExpertArray = {
 
 export type ExpertLayout = {
   readonly dtype: ExpertArray['dtype'];
-  /** Whether the last position, of which the engine reports no experts, has a row of zeros: T rows instead of T - 1. */
+  /** Whether the last position has a row of zeros: T rows instead of T - 1. The engine reports no experts for this position. */
   readonly lastRow: boolean;
-  /** Whether positions at the start that the engine left out have rows of zeros. Otherwise the result is `null` when there are any. */
+  /**
+   * Whether positions at the start that the engine left out have rows of zeros. When it is false and there are such positions, the result is
+   * `null`.
+   */
   readonly fillStart: boolean;
 };
 

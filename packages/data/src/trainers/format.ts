@@ -36,7 +36,7 @@ export type RecordValue =
   | readonly RecordValue[]
   | { readonly [name: string]: RecordValue };
 
-/** What a trainer reads as one object, with the trainer's own field names. */
+/** One object that a trainer reads, with the trainer's own field names. */
 export type TrainerRecord = { readonly [name: string]: RecordValue };
 
 /** Groups with the advantages of the rows of their samples. */
@@ -96,14 +96,14 @@ export function placedRows(batch: TrainingBatch): PlacedRow[] {
   return placedSamples(batch).flatMap(({ rows }) => rows);
 }
 
-/** Returns the rows of a batch of which at least one token is trained. */
+/** Returns the rows of a batch that have at least one trained token. */
 export function trainedRows(batch: TrainingBatch): PlacedRow[] {
   return placedRows(batch).filter(({ row }) => row.lossMask.includes(1));
 }
 
 /**
- * Returns the rows of which every token has a known policy version, for trainers that compare versions. A reply that an update of the weights
- * froze before its first token has none. When no row has known versions, returns all rows: then the engine reports none.
+ * Returns the rows whose every token has a known policy version, for trainers that compare versions. A reply has no version when an update of
+ * the weights froze it before its first token. When no row has known versions, the engine reports none, and all rows are returned.
  */
 export function withKnownVersions(rows: readonly PlacedRow[]): readonly PlacedRow[] {
   const known = rows.filter(({ row }) => row.versionSpans.every(({ version }) => version !== null));
@@ -118,7 +118,10 @@ export function requiredAdvantage({ advantage }: PlacedRow, format: string): Row
   });
 }
 
-/** Returns the one advantage of a row. Throws `unsupported` when its replies have different ones, for which `format` has no place. */
+/**
+ * Returns the advantage of a row as one number. Throws `unsupported` when its replies have different advantages, because `format` has no place
+ * for them.
+ */
 export function onlyAdvantage(place: PlacedRow, format: string): number {
   const advantage = requiredAdvantage(place, format);
   if (typeof advantage === 'number') return advantage;
@@ -199,7 +202,7 @@ export function refuseImages(batch: TrainingBatch, format: string): void {
   }
 }
 
-/** Schema of a numeric option, as a number or as the text of one, which a command line has. An empty text is no number. */
+/** Schema of a numeric option: a number, or the text of a number, as command lines have it. An empty text is no number. */
 export const numberOption = z
   .union([z.number(), z.string().regex(/^[0-9]+(?:\.[0-9]+)?$/, 'must be a number')], 'must be a number')
   .transform(Number);

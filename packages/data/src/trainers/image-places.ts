@@ -29,8 +29,9 @@ export const imageOptions = z.strictObject({ image_token_ids: imageTokenOption }
 export type ImageOptions = z.infer<typeof imageOptions>;
 
 /**
- * Returns where the images of a row are, in their order. Their tokens are known when the ids of the row have as many runs of placeholders as
- * there are images: engines that report expanded prompt ids write one run for each. Otherwise they are unknown for all images of the row.
+ * Returns where the images of a row are, in their order. Engines that report expanded prompt ids write one run of placeholders for each image.
+ * If the ids of the row have as many runs as there are images, the tokens of the images are known. Otherwise they are unknown for all images
+ * of the row.
  */
 export function imagePlaces({ row }: PlacedRow, { image_token_ids: token }: ImageOptions): ImagePlace[] {
   const messages = [...row.promptMessages, ...row.responseMessages];

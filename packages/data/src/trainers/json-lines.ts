@@ -5,8 +5,8 @@ import { Booleans, Json, type RecordValue, type TrainerRecord } from './format.t
 const RECORD_BYTES = 1024;
 
 /**
- * Encodes records as JSON lines in UTF-8: one object per line. A float32 is written as the shortest decimal from which it is restored by
- * reading the decimal as a double and rounding it.
+ * Encodes records as JSON lines in UTF-8: one object per line. A float32 is written as the shortest decimal that restores it when the decimal
+ * is read as a double and rounded to a float32.
  */
 export function encodeJsonLines(records: readonly TrainerRecord[]): Buffer {
   const out = new JsonWriter(records.length * RECORD_BYTES);

@@ -28,7 +28,10 @@ type TrainerFormat = {
   readonly record: RecordUnit;
   /** Whether records contain advantages, which the format cannot do without. */
   readonly needsAdvantages: boolean;
-  /** Whether records contain the images of the context. Otherwise traces with images are refused, because their ids are not all of it. */
+  /**
+   * Whether records contain the images of the context. Otherwise traces with images are refused, because their ids do not contain the whole
+   * context.
+   */
   readonly carriesImages?: true;
   readonly options: z.ZodObject;
   readonly records: (batch: TrainingBatch, options: never) => TrainerRecord[];
@@ -151,7 +154,7 @@ export type FormatName = keyof typeof FORMATS;
 
 export const FORMAT_NAMES = Object.keys(FORMATS) as FormatName[];
 
-/** What an export does with tokens that a constraint restricted. */
+/** How an export treats tokens that a constraint restricted. */
 export const CONSTRAINED_USES = ['train', 'mask'] as const;
 export type ConstrainedUse = (typeof CONSTRAINED_USES)[number];
 

@@ -8,7 +8,7 @@ export type Reply = { readonly end: number; readonly reward: number };
 
 /** The metadata of a trace that concern its replies. */
 const replyMetadataSchema = z.object({
-  /** The trajectory of which the trace is one turn, when the builder `step` made it. */
+  /** The trajectory that the trace is one turn of, when the builder `step` made it. */
   trajectory_id: z.string().optional(),
   step_reward: z.number().nullish(),
   step_rewards: z.array(z.number().nullable()).optional(),
@@ -16,9 +16,9 @@ const replyMetadataSchema = z.object({
 });
 
 /**
- * Returns the replies of a row with their rewards, in order. The reward is what the evaluator gave to the reply. Where it gave none, the last
- * reply of a row has the reward of the row, or 0 when this is `null`, and the others have 0. A row of which nothing is trained has one reply,
- * which is its whole response.
+ * Returns the replies of a row with their rewards, in order. The reward is the reward that the evaluator gave to the reply. A reply that got
+ * none has 0, except the last reply of a row: it has the reward of the row, or 0 when this is `null`. A row without trained tokens has one
+ * reply, which is its whole response.
  */
 export function repliesOf(row: TrainingRow): Reply[] {
   const metadata = replyMetadata(row);
@@ -33,7 +33,7 @@ export function repliesOf(row: TrainingRow): Reply[] {
   });
 }
 
-/** Returns the trajectory whose turns follow each other: that of the builder `step`, or else the row alone. */
+/** Returns the trajectory whose turns follow each other. This is the trajectory of the builder `step`, or else the row alone. */
 export function trajectoryOf(row: TrainingRow): string {
   return replyMetadata(row).trajectory_id ?? row.traceId;
 }

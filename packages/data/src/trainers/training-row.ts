@@ -57,7 +57,7 @@ export type TrainingSample = {
 export type TrainingGroup = {
   readonly groupId: string;
   readonly samples: readonly TrainingSample[];
-  /** The rewards that count in the group's baseline, including those of samples that have no row to train. */
+  /** The rewards that count in the group's baseline. Rewards of samples without a row to train are included. */
   readonly baseline: readonly number[];
   /** Number of results that contribute nothing, by reason: their outcome, or why they cannot be trained on. */
   readonly omitted: Readonly<Record<string, number>>;
@@ -65,8 +65,10 @@ export type TrainingGroup = {
 
 /**
  * Sorts results into the groups of their tasks, in the order in which the tasks first occur; samples are ordered by their index. A session
- * that occurs several times counts once, since results may be delivered repeatedly. A result with the policy `drop`, without a trace or
- * without a reward in a task with an evaluator contributes no sample, nor does a masked one that does not count in the baseline. Throws `corrupt_record` when the arrays of a trace differ in length.
+ * that occurs several times counts once, since results may be delivered repeatedly.
+ *
+ * A result contributes no sample if its policy is `drop`, if it has no trace, or if it has no reward in a task with an evaluator. A masked
+ * result contributes no sample if it does not count in the baseline. Throws `corrupt_record` when the arrays of a trace differ in length.
  */
 export function trainingGroups(results: Iterable<SessionResult>): TrainingGroup[] {
   const bySession = new Map([...results].map((result) => [result.session_id, result]));

@@ -19,7 +19,7 @@ class FakeServer {
   private readonly stream: (SessionResult | FloeError)[] = [];
   private wake: () => void = () => {};
   private watchers: (() => void)[] = [];
-  /** Throws the error with which a submission is refused. */
+  /** Throws an error to refuse a submission. */
   refuse: (task: TaskRequestInput) => void = () => {};
 
   end(taskId: string, fields: Partial<SessionResult> = {}, isStreamed = true): void {

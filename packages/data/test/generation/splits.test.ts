@@ -41,7 +41,7 @@ describe('assignSplits', () => {
           const assigned = assignSplits(rows, parts, seed);
           expect(assigned.size).toBe(rows.length);
           for (const { name, share } of parts) {
-            // Each of the four strata may add one row to a split that is otherwise too small for a row of it.
+            // Each of the four strata may add one row to a split whose share is too small for a row of that stratum.
             expect(Math.abs(countIn(name, assigned, rows) - share * rows.length)).toBeLessThanOrEqual(5);
           }
           for (const stratum of new Set(drawn)) {

@@ -23,7 +23,7 @@ async function read(path: string): Promise<Recording[]> {
   return found;
 }
 
-/** What a page shows of the calls: the new messages of each request, and the reply. */
+/** The parts of the calls that a page shows: the new messages of each request, and the reply. */
 const shownCalls = ({ records, trajectory }: Recording) =>
   callsOf(records, trajectory).map(({ record, messages, known }) => ({
     thread: record.thread,

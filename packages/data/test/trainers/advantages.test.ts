@@ -32,7 +32,7 @@ function advantages(results: readonly SessionResult[], options: Partial<ExportOp
   return records.map((record) => record.advantage);
 }
 
-/** Makes a result whose trace has a reply of one token for each reward; a context token follows each but the last. */
+/** Makes a result whose trace has a reply of one token for each reward. A context token separates each reply from the next. */
 function turns(index: number, rewards: readonly (number | null)[], reward = 0): SessionResult {
   const made = result(index, reward);
   const response = rewards.flatMap((_, turn) => (turn === 0 ? [1] : [0, 1]));

@@ -105,7 +105,7 @@ function artSequences(record: Fields): ReadTrace[] {
   });
 }
 
-/** The formats that leave out traces of which nothing is trained. */
+/** The formats that leave out traces without trained tokens. */
 const TRAINED_ONLY: readonly FormatName[] = ['tinker', 'prime_rl', 'trl_async', 'areal', 'roll'];
 
 const OPTIONS: Partial<Record<FormatName, ExportOptions['options']>> = {

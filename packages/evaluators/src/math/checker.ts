@@ -6,7 +6,7 @@ import { WORKER_SOURCE } from './worker-source.ts';
 
 /** Limit of the processor time of one comparison in seconds. Legitimate ones take milliseconds. */
 const COMPARISON_SECONDS = 5;
-/** Limit of the address space of one comparison in MiB, of which Python with sympy takes about 150. */
+/** Limit of the address space of one comparison in MiB. Python with sympy takes about 150 MiB of it. */
 const COMPARISON_MB = 1024;
 /** Number of comparisons that run concurrently. A hostile answer occupies one of them while it computes. */
 const CONCURRENCY = 4;
@@ -23,7 +23,7 @@ export type MathVerdict = z.infer<typeof verdictSchema>;
 const replySchema = z.union([z.object({ version: z.string() }), z.object({ id: z.int(), verdict: verdictSchema })]);
 
 export type MathQuestion = {
-  /** Expressions in LaTeX, of which the answer must equal one. */
+  /** Expressions in LaTeX. The answer must equal at least one of them. */
   readonly expected: readonly string[];
   readonly answer: string;
   /** Whether `answer` is a text that contains an expression, and not the expression itself. */

@@ -1,15 +1,16 @@
 /**
- * Program of the worker process that compares mathematical answers with the Python package math-verify. Its arguments are the limits of
- * one comparison: seconds of processor time, and MiB of memory. Processor time is limited because an honest answer must not lose its reward
- * on a busy machine; a comparison that does not compute is ended after twelve times as long.
+ * Program of the worker process that compares mathematical answers with the Python package math-verify. Its arguments are the limits of one
+ * comparison: seconds of processor time, and MiB of memory. Processor time is limited because an honest answer must not lose its reward on a
+ * busy machine. A limit of twelve times as long in real time ends a comparison that uses no processor time.
  *
- * It prints one JSON line with the package's version when it is ready. Then it reads one JSON line per comparison, `{id,
- * expected, answer, extract}`, and prints `{id, verdict}` for each, in any order. `extract` is whether the answer is a text that contains an
- * expression, and not the expression itself. Each comparison runs in a forked child with limits, because the answer may be hostile:
- * sympy can compute or allocate without end. The child writes one byte when it has read the expected answers and compared them with a
- * harmless answer. So a child that is killed before this byte has failed because of the task, and one that is killed after it because of the
- * answer. All children end when the input
- * of the worker does.
+ * It prints one JSON line with the package's version when it is ready. Then it reads one JSON line per comparison, `{id, expected, answer,
+ * extract}`, and prints `{id, verdict}` for each, in any order. `extract` is true when the answer is a text that contains an expression, and
+ * false when it is the expression itself.
+ *
+ * Each comparison runs in a forked child with limits, because the answer may be hostile: sympy can compute or allocate without end. The child
+ * writes one byte when it has read the expected answers and compared them with a harmless answer. A child that is killed before this byte has
+ * failed because of the task; a child that is killed after it has failed because of the answer. All children end when the input of the worker
+ * ends.
  */
 export const WORKER_SOURCE = `
 import importlib.metadata, json, logging, os, re, resource, select, signal, sys

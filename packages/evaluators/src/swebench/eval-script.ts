@@ -71,7 +71,7 @@ function pathsOf(patch: string): string[] {
   return [...patch.matchAll(/diff --git a\/.* b\/(.*)/g)].map(([, path = '']) => path);
 }
 
-/** The name by which Django's test runner knows a file. */
+/** Returns the name of a test file for Django's test runner. */
 function moduleOf(path: string): string {
   return path
     .replace(/\.py$/, '')

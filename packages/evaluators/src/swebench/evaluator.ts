@@ -16,9 +16,9 @@ const MAX_LISTED = 50;
 
 /**
  * Creates the evaluator `swebench`. It grades rows of SWE-bench, SWE-Gym and R2E-Gym with the verdicts of the package `swebench` and of
- * R2E-Gym. The agent's changes are applied in a fresh runtime, the tests of the row replace whatever the agent did to these files, and the
- * tests run there. A failure that the agent can cause is a reward of 0. `evaluator_failed` is thrown where the fresh runtime has no
- * repository, or not the one of the row.
+ * R2E-Gym. The agent's changes are applied in a fresh runtime, the tests of the row replace the agent's changes to these files, and the tests
+ * run there. A failure that the agent can cause is a reward of 0. Throws `evaluator_failed` when the fresh runtime has no repository, or
+ * another repository than the row.
  */
 export function sweBenchEvaluator(clock: Clock): Evaluator {
   return {
@@ -60,7 +60,7 @@ async function evaluate(
 /** Grades the agent's patch, which has been applied. `facts` become part of the details. */
 type Grader = (facts: Record<string, unknown>) => Promise<Evaluation>;
 
-/** Prepares the fresh runtime before the agent's patch is applied there, and returns what grades the patch afterwards. */
+/** Prepares the fresh runtime before the agent's patch is applied there, and returns a function that grades the patch afterwards. */
 async function grader(config: SweBenchConfig, fresh: Runtime, options: PatchOptions): Promise<Grader> {
   const { row } = config;
   if (row.kind === 'r2e_gym') return (facts) => gradeR2eGym(fresh, row, config, facts, options);

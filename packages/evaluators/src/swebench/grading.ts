@@ -1,6 +1,6 @@
 import { ERROR, FAILED, PASSED, SKIPPED, type TestStatuses, XFAIL } from './parsers/log-parser.ts';
 
-/** The tests of a row: those that a correct patch makes pass, and those that must continue to pass. */
+/** The tests of a row. A correct patch makes the tests in `failToPass` pass; the tests in `passToPass` must continue to pass. */
 export type RowTests = { readonly failToPass: readonly string[]; readonly passToPass: readonly string[] };
 
 /**
@@ -9,7 +9,10 @@ export type RowTests = { readonly failToPass: readonly string[]; readonly passTo
  */
 export type EvalType = 'pass_and_fail' | 'fail_only';
 
-/** Tests of a row that hold, that do not hold, and whose status is neither a success nor a failure. Only the first two decide. */
+/**
+ * The expected tests of a row. `held`: the test has the expected result. `failed`: it has not. `undecided`: its status is neither a success
+ * nor a failure, and does not change the grade.
+ */
 export type GradedTests = { readonly held: string[]; readonly failed: string[]; readonly undecided: string[] };
 
 export type Grade = {
@@ -32,7 +35,7 @@ export function grade(statuses: TestStatuses, tests: RowTests, evalType: EvalTyp
 
 type Judgement = keyof GradedTests;
 
-/** A skipped test holds only where it was passing before. */
+/** A skipped test has the expected result only if it passed before the change. */
 function judge(status: string | undefined, maySkip: boolean): Judgement {
   if (status === PASSED || status === XFAIL || (maySkip && status === SKIPPED)) return 'held';
   const failed = status === undefined || status === FAILED || status === ERROR || status === SKIPPED;
@@ -46,8 +49,9 @@ function sorted(ids: readonly string[], judgeId: (id: string) => Judgement): Gra
 }
 
 /**
- * Statuses of expected ids that the published rows cut off inside of a parameter, such as `test_a[x`: the status of the first reported test
- * that begins so, if all of these tests passed or none did. Ids without an open bracket are not looked up.
+ * Returns statuses for expected ids that the published rows cut off inside a parameter, such as `test_a[x`. The status of an id is the status
+ * of the first reported test whose name begins with the id, provided that all such tests passed or none did. Ids without an open bracket are
+ * left out.
  */
 function truncatedIds(statuses: TestStatuses, ids: readonly string[]): ReadonlyMap<string, string> {
   const groups = new Map<string, Candidate[]>();

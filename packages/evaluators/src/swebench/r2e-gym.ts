@@ -35,9 +35,9 @@ export function comparable(statuses: ReadonlyMap<string, string>): Map<string, s
 }
 
 /**
- * Compares the summary of pytest in an output with the expected statuses, by the rules of R2E-Gym (`_calculate_reward_r2e` at 0277f10): all
- * reported tests must be expected ones with the expected status, and none may be missing. `expected` is comparable. Rejects with the reason
- * of `signal`.
+ * Compares the summary of pytest in an output with the expected statuses, by the rules of R2E-Gym (`_calculate_reward_r2e` at 0277f10). Every
+ * reported test must be expected and have its expected status, and no expected test may be missing. `expected` is comparable. Rejects with the
+ * reason of `signal`.
  */
 export async function gradeR2e(
   output: string,

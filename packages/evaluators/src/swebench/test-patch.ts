@@ -5,8 +5,8 @@ import { newPatchPath, type PatchOptions, runInRepo } from '../patch.ts';
 import type { SweBenchRow } from './config.ts';
 
 /**
- * Shell script that applies the test patch to the base commit in an index of its own, and lists the files that the patch adds and those that
- * it changes or deletes.
+ * Shell script that applies the test patch to the base commit in an index of its own. It lists the files that the patch adds, and the files
+ * that the patch changes or deletes.
  */
 const CHECK_COMMAND = `
 set -e

@@ -33,7 +33,7 @@ type NextOptions = ConnectionOptions & {
   constrained?: ConstrainedUse;
 };
 
-/** Registers the commands with which people create batch streams and see what they do. Trainers use a client instead. */
+/** Registers the commands that let people create batch streams and see their state. Trainers use a client instead. */
 export function registerBatch(program: Command): void {
   const batch = program.command('batch').description('create batch streams, and see or end them');
   withConnectionOptions(
@@ -145,7 +145,7 @@ async function streamOf(file: string | undefined, options: CreateOptions): Promi
   return groupStream(options.environments, options.split, fields);
 }
 
-/** A stream whose rows are sent in parts gets a source that accepts them. */
+/** Gives a stream a source that accepts rows in parts when its rows are sent in parts. */
 function withOpenSource(stream: BatchStreamRequest, rows: string | undefined): BatchStreamRequest {
   return rows === undefined ? stream : { ...stream, source: { kind: 'rows', rows: [], open: true } };
 }

@@ -87,7 +87,7 @@ export async function submitJob(script: string, options: readonly string[]): Pro
   throw new FloeError('setup_failed', `sbatch printed ${JSON.stringify(id)} instead of a job id`);
 }
 
-/** Queries Slurm's queue. Resolves to those of the given jobs that have not ended. */
+/** Queries Slurm's queue. Resolves to the given jobs that have not ended. */
 export async function queuedJobs(ids: readonly string[]): Promise<QueuedJob[]> {
   if (ids.length === 0) return [];
   // Lists all jobs of this user, because squeue fails when it is given an id that it no longer knows.

@@ -12,7 +12,7 @@ export const CA_HELP = 'certificate authorities to trust for the server, in PEM 
 export type ClientTlsOptions = { ca?: string; clientCert?: string; clientKey?: string };
 export type ConnectionOptions = { url?: string; tokenFile?: string; ca?: string; json?: boolean };
 
-/** Adds the options with which a command connects to a rollout server. */
+/** Adds the options of a command for its connection to a rollout server. */
 export function withConnectionOptions(command: Command): Command {
   return command
     .option('--url <url>', `URL of the rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)

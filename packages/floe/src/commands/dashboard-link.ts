@@ -9,8 +9,9 @@ import { printNote } from './print.ts';
 const OPENERS: Readonly<Partial<Record<NodeJS.Platform, string>>> = { darwin: 'open', linux: 'xdg-open' };
 
 /**
- * Returns the address of a server's dashboard. With a token, the page is signed in when it opens: the token is in the fragment, which browsers do not
- * send, and the page removes it from the address. `place` is where the page then is, such as `sessions`; by default the overview.
+ * Returns the address of a server's dashboard. With a token, the page is signed in when it opens: the token is in the fragment, which browsers
+ * do not send, and the page removes it from the address. `place` is the view that the page then shows, such as `sessions`; by default the
+ * overview.
  */
 export function dashboardLink(serverUrl: string, token: string | null = null, place = ''): string {
   const fragment = token === null ? `/${place}` : `/sign-in/${encodeURIComponent(token)}${place && `/${place}`}`;
@@ -18,8 +19,8 @@ export function dashboardLink(serverUrl: string, token: string | null = null, pl
 }
 
 /**
- * Opens an address in the browser. Prints a note when there is none. Other users of the machine can read the arguments of programs but not
- * this user's files, so the browser gets a file that leads to the address, which may contain a token.
+ * Opens an address in the browser. Prints a note when there is no browser. The browser gets a file that redirects to the address, because the
+ * address may contain a token. Other users of the machine can read the arguments of programs, but they cannot read this user's files.
  */
 export function openBrowser(link: string): void {
   const opener = OPENERS[process.platform];

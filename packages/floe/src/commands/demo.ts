@@ -13,7 +13,7 @@ import { countOption, listed } from './options.ts';
 import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
 import { findProgram } from './programs.ts';
 
-/** The runtimes whose sandboxes have the programs of this machine, which the demo uses. */
+/** The runtimes that the demo can use: their sandboxes have the programs of this machine. */
 const DEMO_BACKENDS = ['bubblewrap', 'local'] as const satisfies readonly RuntimeBackend[];
 
 type Options = { keep?: boolean; open?: boolean; json?: boolean; samples: string; backend?: RuntimeBackend };
@@ -83,7 +83,7 @@ async function runIn(dir: string, { tasks, samples, backend, options }: Job): Pr
   }
 }
 
-/** Throws `setup_failed` when sandboxes cannot run git, with which every task of the demo prepares its repository. */
+/** Throws `setup_failed` when sandboxes cannot run git. Every task of the demo prepares its repository with git. */
 async function requireGit(backend: RuntimeBackend): Promise<void> {
   const { problem } = await findProgram('git', backend);
   if (problem === null) return;
@@ -91,8 +91,8 @@ async function requireGit(backend: RuntimeBackend): Promise<void> {
 }
 
 /**
- * Tests a runtime that the user chose. Throws `bad_request` for an unknown runtime, and `runtime_unavailable` for one that does not work on
- * this machine.
+ * Tests a runtime that the user chose. Throws `bad_request` for an unknown runtime, and `runtime_unavailable` for a runtime that does not work
+ * on this machine.
  */
 async function requireBackend(backend: RuntimeBackend): Promise<BackendChoice> {
   const problem = (await probeBackends()).get(backend)?.problem;
@@ -119,8 +119,8 @@ async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>, link: s
 }
 
 /**
- * Prints a table of the results of all tasks, the sessions' errors, the differences between the traces and the tokens that the simulated
- * engine sampled, and the folder of the traces.
+ * Prints a table of the results of all tasks, the sessions' errors, and the folder of the traces. Also prints the differences between the
+ * traces and the tokens that the simulated engine sampled.
  */
 function printSummary(
   run: DemoRun,

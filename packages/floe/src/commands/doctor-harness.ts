@@ -71,10 +71,12 @@ type Machine = {
 };
 
 /**
- * Checks a harness on this machine with one scripted turn: whether the harness starts, its request reaches the proxy, it accepts the reply,
- * and the recorded tokens equal those that the simulated engine sampled. Stops at the first failed check, because later checks depend on
- * it. Rejects with `bad_request` when a harness that needs a command gets none, and with `unknown_harness`, `schema_violation`,
- * `unsupported` or `malformed_json` for other invalid options. When the signal aborts, rejects with the signal's reason.
+ * Checks a harness on this machine with one scripted turn. The harness must start, its request must reach the proxy, and it must accept the
+ * reply. The recorded tokens must equal the tokens that the simulated engine sampled. Stops at the first failed check, because later checks
+ * depend on it.
+ *
+ * Rejects with `bad_request` when a harness that needs a command gets none, and with `unknown_harness`, `schema_violation`, `unsupported` or
+ * `malformed_json` for other invalid options. When the signal aborts, rejects with the signal's reason.
  */
 export async function examineHarness(options: HarnessOptions, machine: Machine): Promise<Finding[]> {
   const adapter = findHarness(options.harness);

@@ -26,7 +26,7 @@ export async function playInTerminal(
     printUsage(tools);
     const score = { total: 0, seats: new Map<string, number>(), end: 'not ended' };
     let index = 0;
-    // A line that arrives before the loop waits for it would be lost, so nothing is read until here.
+    // Input is read only from here on. A line that arrives before the loop waits for it would be lost.
     const lines = createInterface({ input: process.stdin, signal });
     for await (const line of lines) {
       const result = await environment.step(replyFrom(line, tools, index++));
@@ -73,7 +73,7 @@ export function replyFrom(line: string, tools: readonly ChatTool[], index: numbe
   };
 }
 
-/** Returns the JSON of a call's arguments. A value that is no JSON object is that of the first parameter. */
+/** Returns the JSON of a call's arguments. A value that does not begin with `{` is the value of the tool's first parameter. */
 function argumentsFrom(value: string, tool: ChatTool | undefined): string {
   if (value.startsWith('{')) return value;
   const [parameter] = Object.entries(propertiesOf(tool));

@@ -78,7 +78,7 @@ async function list(options: PluginOptions & { json?: boolean }): Promise<void> 
   }
 }
 
-/** Returns the schema of a configuration; `null` for that of a module whose configuration is checked in another way. */
+/** Returns the schema of a configuration; `null` for a module that checks its configuration in another way. */
 function schemaOf(config: z.ZodType): object | null {
   return config instanceof z.ZodType ? z.toJSONSchema(config, { io: 'input', unrepresentable: 'any' }) : null;
 }
@@ -89,7 +89,7 @@ function serversOf(kind: string, services: Readonly<Record<string, string>>): st
   return names.map((name) => name.slice(kind.length + 1));
 }
 
-/** What a node with these options has. Its Python environments start when they are played. */
+/** The environments and services of a node with these options. Its Python environments start when they are played. */
 type NodeEnvironments = {
   readonly environments: readonly EnvironmentDefinition[];
   readonly services: Readonly<Record<string, string>>;
@@ -175,7 +175,7 @@ async function play(name: string, options: PluginOptions & { seed: string; confi
   if (done === null) printNote('Interrupted.');
 }
 
-/** Returns the environment of a name among `known`, or that of the module with a path. */
+/** Returns the environment with a name among `known`, or the environment of the module at a path. */
 async function definitionOf(
   nameOrPath: string,
   known: readonly EnvironmentDefinition[],

@@ -44,7 +44,7 @@ export function setFormatRows(): string[][] {
   return Object.entries(SET_SUMMARIES).map(([name, summary]) => [name, 'data set', summary, '-']);
 }
 
-/** Calls `work` with the sessions, and with the number of those that could not be read, by reason. */
+/** Calls `work` with the sessions, and with a function that counts the sessions that could not be read, by reason. */
 export async function withSessions<T>(
   from: SessionsFrom,
   options: ConnectionOptions,

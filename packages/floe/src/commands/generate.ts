@@ -296,14 +296,14 @@ async function sample(plan: Plan, run: string, checked: CheckedRows, options: Op
   }
 }
 
-/** Adds to the last error of an outage of the server what the user can do. */
+/** Adds advice for the user to the last error of an outage of the server. */
 function withAdvice(thrown: unknown): unknown {
   if (!FloeError.is(thrown) || !thrown.retryable || thrown.code === 'internal') return thrown;
   const message = `${thrown.message}; finished samples are in the journal: run the same command when the server works`;
   return new FloeError(thrown.code, message, thrown.details, thrown);
 }
 
-/** Returns a function that prints the first failure of each outage of the server, and what the user can do. */
+/** Returns a function that prints the first failure of each outage of the server, with advice for the user. */
 function outageNotes(): (failure: FloeError) => void {
   let lastMs = Number.NEGATIVE_INFINITY;
   return ({ message }) => {
@@ -351,7 +351,7 @@ async function merge(plan: Plan, run: string, checked: CheckedRows, options: Opt
   }
 }
 
-/** Returns the number of rows of all shards that lack samples. A row whose task was refused lacks none. */
+/** Returns the number of rows of all shards that lack samples. A row whose task was refused does not count. */
 async function missingRows(plan: Plan, checked: CheckedRows, index: SampleIndex): Promise<number> {
   let missing = 0;
   for await (const { number } of rowsOf({ ...plan, shard: { index: 0, count: 1 } }, checked)) {

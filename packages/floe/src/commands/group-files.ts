@@ -19,7 +19,7 @@ const MAX_FILES = 16;
 
 type Content = Readonly<Record<string, unknown>>;
 
-/** A file of environment groups, with what of it has no effect. */
+/** A file of environment groups. `notes` describe the parts of it that have no effect. */
 type LoadedGroups = {
   readonly file: GroupFile;
   /** Number of groups of a batch of the split `train`; `null` when the file does not say it. */
@@ -40,8 +40,8 @@ async function readGroupFile(path: string): Promise<LoadedGroups> {
 }
 
 /**
- * Returns the batch stream that plays one split of a file of environment groups; `fields` are its other fields. Prints what of the file has no
- * effect.
+ * Returns the batch stream that plays one split of a file of environment groups; `fields` are its other fields. Prints which parts of the file
+ * have no effect.
  */
 export async function groupStream(path: string, split: Split, fields: Content): Promise<BatchStreamRequest> {
   const { file, batchSize, notes } = await readGroupFile(path);
@@ -50,7 +50,9 @@ export async function groupStream(path: string, split: Split, fields: Content): 
   return parseAs(batchStreamRequestSchema, streamOfSplit(file, split, { ...size, ...fields }, ENVIRONMENTS), path);
 }
 
-/** Returns the content of a file over that of the files in its `defaults`, of which a later one comes before an earlier one. */
+/**
+ * Returns the content of a file merged over the content of the files in its `defaults`. Later entries of `defaults` replace earlier entries.
+ */
 async function withDefaults({ defaults = [], ...own }: Content, path: string, files: number): Promise<Content> {
   if (files > MAX_FILES) throw fieldError('defaults', `more than ${MAX_FILES} files name one another`);
   if (!Array.isArray(defaults)) throw fieldError('defaults', 'is not a list');
@@ -71,7 +73,7 @@ async function withDefaults({ defaults = [], ...own }: Content, path: string, fi
   return merge(merged, own);
 }
 
-/** Returns the fields of both, where those of `over` come first. Objects are merged; lists and other values are replaced. */
+/** Returns the fields of both. A field of `over` replaces the same field of `under`, except that objects are merged. */
 function merge(under: Content, over: Content): Content {
   const merged: Record<string, unknown> = { ...under };
   for (const [key, value] of Object.entries(over)) {

@@ -37,9 +37,9 @@ export type ImageOptions = {
   readonly sockets: EngineSockets;
   /** Settings of the image store, which the runtimes without a container engine use. */
   readonly settings: PlacedImageSettings;
-  /** Image of every task, which is then not built; `undefined` for the task's own. */
+  /** An image that replaces the image of every task, so that none is built; `undefined` when each task has its own. */
   readonly image: string | undefined;
-  /** Network of the commands of a Dockerfile; `undefined` for that of the container engine. */
+  /** Network of the commands of a Dockerfile; `undefined` for the container engine's default. */
   readonly buildNetwork: string | undefined;
   readonly log: (text: string) => void;
 };
@@ -71,7 +71,7 @@ export function taskImages(options: ImageOptions): TaskImages {
   }
 }
 
-/** Returns the name of the task's image, or how it is built. */
+/** Returns the name of the task's image, or a description of how it is built. */
 function sourceOf(task: ImageRequest, { image, log, buildNetwork }: ImageOptions): string | ImageBuild {
   if (image !== undefined) return image;
   if (task.image.kind === 'reference') return task.image.reference;

@@ -95,7 +95,7 @@ export class ReferenceBench {
     });
   }
 
-  /** Runs a task with a reference agent. What the task causes is a result; a failure of this machine rejects. */
+  /** Runs a task with a reference agent. A failure that the task causes is a result; rejects for a failure of this machine. */
   async run({ harbor, task }: ReferenceTask, agent: ReferenceAgent, signal: AbortSignal): Promise<ReferenceResult> {
     const startedMs = systemClock.monotonicMs();
     const graded = await this.graded(harbor, task, agent, signal).catch((thrown: unknown) => {
@@ -215,7 +215,7 @@ type Part = {
   readonly name: string;
   readonly harbor: HarborPart;
   readonly spec: EvaluatorSpec;
-  /** Prepare actions of the step. Those of a task run at the start of its sandbox. */
+  /** Prepare actions of the step. Empty for a task without steps, because its prepare actions run at the start of its sandbox. */
   readonly prepare: readonly PrepareAction[];
   /** The step; `null` for a task without steps. */
   readonly step: TaskStep | null;

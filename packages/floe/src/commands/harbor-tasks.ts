@@ -9,7 +9,7 @@ import type { ReferenceTask } from './harbor-reference.ts';
 import { listed } from './options.ts';
 import { printNote } from './print.ts';
 
-/** Options with which Harbor tasks are converted. */
+/** Options for the conversion of Harbor tasks. */
 export type HarborTaskOptions = ConfigFileOptions & {
   backend: RuntimeBackend;
   dockerSocket: string;
@@ -22,7 +22,7 @@ export type HarborTaskOptions = ConfigFileOptions & {
   passEnv: string[];
 };
 
-/** Adds the options with which Harbor tasks are converted. */
+/** Adds the options for the conversion of Harbor tasks. */
 export function withHarborTaskOptions(command: Command): Command {
   return withConfigOption(command)
     .option('--backend <name>', `runtime of the sandboxes: ${listed(IMAGE_BACKENDS)}`, 'docker')
@@ -100,7 +100,7 @@ function refuseSameNames(tasks: readonly HarborTask[]): void {
   }
 }
 
-/** Returns the variables of this process that tasks may read. Throws `bad_request` for one that is not set. */
+/** Returns the variables of this process that tasks may read. Throws `bad_request` for a variable that is not set. */
 export function hostVariables(names: readonly string[]): Record<string, string> {
   return Object.fromEntries(
     names.map((name) => {

@@ -5,7 +5,7 @@ import { join, resolve } from 'node:path';
 import { ensureWritableDir, FloeError, withContext } from '@floe-rl/core';
 import { cacheDir } from './cache-dir.ts';
 
-/** How to choose another directory for floe's persistent data, for messages about one that cannot be used. */
+/** How to choose another directory for floe's persistent data, for messages about a directory that cannot be used. */
 export const CHOOSE_HOME = 'set FLOE_HOME to a directory that you can write to';
 
 /** Returns the directory of floe's persistent data and secrets: `$FLOE_HOME`, else `~/.floe`. */

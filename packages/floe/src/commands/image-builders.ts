@@ -24,8 +24,8 @@ const OUTPUT_CHARS = 2_000;
 
 /**
  * Builds the image of a folder with a Dockerfile and adds it to the store, under `localhost/<name>:<hash of the context>`. An image that the
- * store has under this name is not built again. It uses Docker or Podman where one of their services answers, else the program `podman` or
- * `buildah`. Rejects with `setup_failed` when there is none of them or the build fails, with the end of its output in the message.
+ * store has under this name is not built again. Uses Docker or Podman when one of their services answers, else the program `podman` or
+ * `buildah`. Rejects with `setup_failed` when all are missing. Also rejects when the build fails, with the end of its output in the message.
  */
 export async function buildIntoStore(
   store: ImageStore,

@@ -42,7 +42,7 @@ export async function interruptible<T>(work: (signal: AbortSignal) => Promise<T>
 }
 
 /**
- * Returns the error with which a node process exits after a newer process took over its node id. `takeover` is the error that the server
+ * Returns the error of a node process that exits because a newer process took over its node id. `takeover` is the error that the server
  * returned.
  */
 export function displacedError(takeover: FloeError): FloeError {

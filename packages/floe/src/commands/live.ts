@@ -8,12 +8,12 @@ const INTERVAL_MS = 1_000;
 /** The pause after a request is at least this many times as long as the request took, so that a large reply costs the server little. */
 const PAUSE_FACTOR = 10;
 
-/** Lines to show, and whether they are the last ones. */
+/** Lines to show, and whether no further lines follow. */
 export type LiveLines = { readonly lines: readonly string[]; readonly isOver: boolean };
 
 /**
- * Reads lines about once a second and passes them to `show`, until they are the last ones. Rejects when `signal` aborts, and with the first
- * error. After lines were shown, an error that may pass is given to `show` with the old lines, and reading continues.
+ * Reads lines about once a second and passes them to `show`, until no further lines follow. Rejects when `signal` aborts, and with the first
+ * error. After lines were shown, a transient error is passed to `show` with the old lines, and reading continues.
  */
 export async function repeatLines(
   read: () => Promise<LiveLines>,

@@ -28,7 +28,7 @@ export function listed(values: readonly string[]): string {
   return values.length < 2 ? values.join('') : `${values.slice(0, -1).join(', ')} or ${values.at(-1)}`;
 }
 
-/** Returns the values of an option with what each does: `a: …; b: …`. */
+/** Returns the values of an option with their meanings: `a: …; b: …`. */
 export function explained<T extends string>(meanings: Readonly<Record<T, string>>): string {
   return Object.entries(meanings)
     .map(([value, meaning]) => `${value}: ${meaning}`)

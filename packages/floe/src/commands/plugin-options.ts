@@ -4,10 +4,10 @@ import type { McpServer } from '@floe-rl/core/schema';
 import type { Command } from 'commander';
 import { readSettings } from './config-file.ts';
 
-/** Options that give a command without a node what the operator of a node configures. */
+/** Options for the settings of a node's operator, in commands that run without a node. */
 export type PluginOptions = { nodeConfig?: string; service?: string[] };
 
-/** What the operator of a node has configured for agents, environments and tools. */
+/** The operator's settings of a node for agents, environments and tools. */
 export type NodePlugins = {
   readonly modules: PluginModules;
   readonly services: Readonly<Record<string, string>>;
@@ -24,7 +24,7 @@ export function withPluginOptions(command: Command): Command {
     );
 }
 
-/** Returns what the options name. Throws the errors of `readSettings`, and `bad_request` for a service without a value. */
+/** Returns the settings that the options name. Throws the errors of `readSettings`, and `bad_request` for a service without a value. */
 export async function nodePlugins({ nodeConfig, service = [] }: PluginOptions): Promise<NodePlugins> {
   const { plugins } = (await readSettings(nodeConfig === undefined ? {} : { config: nodeConfig })).node;
   const { agents, environments, tools, handlers, python, services, mcp_servers: mcpServers } = plugins;

@@ -27,8 +27,8 @@ export function printJson(value: unknown): void {
 }
 
 /**
- * Returns a text that others wrote, such as an agent, without what a terminal would interpret: control characters and characters that change the
- * direction of text are shown as symbols or codes. Line breaks and tabs stay.
+ * Makes a text of an agent or another author safe to print. Control characters and characters that change the direction of text, which a
+ * terminal would interpret, are shown as symbols or codes. Line breaks and tabs stay.
  */
 export function visible(text: string): string {
   return text.replaceAll('\r\n', '\n').replace(/\p{Cc}|\p{Bidi_Control}/gu, (char) => {

@@ -3,7 +3,7 @@ const WINDOW_MS = 60_000;
 /** Least time between two values that are kept, so that at most 120 are. */
 const STEP_MS = WINDOW_MS / 120;
 
-/** How fast a number that only grows has grown in the last minute. */
+/** The growth in the last minute of a number that never falls. */
 export class ProgressRate {
   private samples: { readonly atMs: number; readonly value: number }[] = [];
 

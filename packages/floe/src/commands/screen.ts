@@ -1,7 +1,7 @@
 import type { WriteStream } from 'node:tty';
 
 const ESC = '\u001b';
-/** Control sequences of xterm, which terminals that can show a screen understand; those that do not know a mode ignore it. */
+/** Control sequences of xterm. All terminals that can show a screen understand them; a terminal that does not know a mode ignores it. */
 const OPEN = `${ESC}[?1049h${ESC}[?25l${ESC}[?7l`;
 const CLOSE = `${ESC}[?7h${ESC}[?25h${ESC}[?1049l`;
 /** Between these the terminal shows no intermediate state. */
@@ -16,8 +16,8 @@ export function terminal(): WriteStream | null {
 }
 
 /**
- * The whole window of a terminal, beside what the terminal showed before. Lines that are longer than the window are cut, because the
- * terminal does not wrap them; lines below the window are counted in its last line.
+ * The whole window of a terminal. The earlier content of the window is restored at the end. Lines that are longer than the window are cut,
+ * because the terminal does not wrap them; lines below the window are counted in its last line.
  */
 export class Screen {
   private readonly output: WriteStream;
@@ -43,7 +43,7 @@ export class Screen {
     this.paint();
   }
 
-  /** Shows what the terminal showed before. May be called more than once. */
+  /** Restores the earlier content of the terminal. May be called more than once. */
   close(): void {
     if (!this.isOpen) return;
     this.isOpen = false;
@@ -58,7 +58,8 @@ export class Screen {
     const hidden = this.lines.length - rows;
     const fitting =
       hidden > 0 ? [...this.lines.slice(0, rows - 1), `${hidden + 1} more lines in a taller window`] : this.lines;
-    // The space after a text is cleared before it is written: afterwards, the cursor would be on the last character of a cut line.
+    // The rest of a line is cleared before its text is written. Afterwards, the cursor could be on the last character of a cut line and clear
+    // it.
     const clear = (index: number): string => (index === fitting.length - 1 ? CLEAR_BELOW : CLEAR_TO_END_OF_LINE);
     const frame = fitting.map((line, index) => clear(index) + line).join('\r\n');
     if (frame === this.shown) return;

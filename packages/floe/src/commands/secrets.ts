@@ -58,7 +58,7 @@ export function serverSecrets(
   return { ...tokens, callback_secrets: callbackSecrets(options) };
 }
 
-/** Returns the API key with which floe calls an engine; `undefined` when none is configured. */
+/** Returns the API key for floe's calls of an engine; `undefined` when none is configured. */
 export function engineKey(file: string | undefined): string | undefined {
   if (file !== undefined) return readSecret('--api-key-file', file);
   return environmentVariable('FLOE_ENGINE_API_KEY');

@@ -54,7 +54,7 @@ export function withPolarOption(command: Command): Command {
   return command.addOption(new Option('--polar [where]', description).choices(POLAR_PLACES).preset('root'));
 }
 
-/** Returns where the Polar API is served. */
+/** Returns the setting for the address of the Polar API. */
 export function polarOf({ polar }: PolarOption): Pick<RolloutConfigInput, 'polar'> {
   return { polar: polar ?? 'off' };
 }

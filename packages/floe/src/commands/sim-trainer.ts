@@ -15,7 +15,7 @@ type Options = ConnectionOptions & {
   push: boolean;
 };
 
-/** What one step of the simulated trainer took and got. */
+/** Durations and contents of one step of the simulated trainer. */
 type SimStep = {
   readonly batch: number;
   /** Seconds for which the trainer waited for the batch. */
@@ -26,7 +26,7 @@ type SimStep = {
   readonly maxStaleness: number;
 };
 
-/** A summary of all steps, from which a cluster can be sized. */
+/** A summary of all steps, for choosing the size of a cluster. */
 type SimReport = {
   readonly steps: number;
   readonly seconds: number;
@@ -34,7 +34,7 @@ type SimReport = {
   readonly waitShare: number;
   readonly tokensPerSecond: number;
   readonly maxStaleness: number;
-  /** How many times the present rollout capacity would suffice for a trainer that never waits. At least 1. */
+  /** A trainer that never waits would need this many times the present rollout capacity. At least 1. */
   readonly capacityFactor: number;
 };
 

@@ -201,7 +201,7 @@ function nodeRow(node: NodeInfo): Row {
   ];
 }
 
-/** Returns the row of one process, below that of its node. */
+/** Returns the row of one process. It follows the row of the process's node. */
 function processRow(process: NodeProcess, index: number): Row {
   return [
     `  process ${index}`,

@@ -38,8 +38,8 @@ export async function* tarEntries(chunks: AsyncIterable<Buffer>): AsyncGenerator
   let overrides: Overrides = {};
   for (;;) {
     const header = await input.next();
-    // An archive ends with two empty blocks, of which some programs write only one or none. No entry can follow an empty block, so the
-    // first empty block ends the archive.
+    // An archive ends with two empty blocks, but some programs write only one or none. No entry can follow an empty block, so the first empty
+    // block ends the archive.
     if (header === null || header.every((byte) => byte === 0)) return;
     verifyChecksum(header);
     const size = numberAt(header, 124, 12);

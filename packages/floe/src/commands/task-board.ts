@@ -17,7 +17,7 @@ const BAR = 40;
 /** Maximum number of running sessions that are listed, so that a large task is drawn quickly. */
 const MAX_LISTED = 50;
 
-/** What a terminal shows of a task while it runs. */
+/** The view of a running task in a terminal. */
 export class TaskBoard {
   private readonly taskId: string;
   private readonly ended = new ProgressRate();
@@ -119,7 +119,7 @@ function errorLines(ended: readonly SessionView[]): string[] {
   return [...counts].map(([text, count]) => `${paint('red', `${count} ×`)} ${oneLine(text)}`);
 }
 
-/** Returns a text of others in one line, without what a terminal would interpret. */
+/** Returns a text of another author in one line, with control characters made visible. */
 function oneLine(text: string): string {
   return visible(text).replaceAll(/\s+/g, ' ').trim();
 }

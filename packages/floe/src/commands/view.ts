@@ -60,7 +60,7 @@ export type View = {
   /** Address of the page, with a token that may only read. */
   readonly link: string;
   readonly sessions: number;
-  /** What was left out, in words. */
+  /** Descriptions of the sessions and data that were left out. */
   readonly notes: readonly string[];
   close(): Promise<void>;
 };
@@ -154,7 +154,7 @@ function freeIndex(taken: Set<number>, wanted: number): number {
   return index;
 }
 
-/** Returns what a search finds of each message, in order. */
+/** Returns the text of each message for searches, in order. */
 function textsOf(records: Recording['records']): string[] {
   return records.flatMap(({ request, message }) => [
     ...request.messages.filter(({ role }) => role !== 'assistant').map(searchedText),

@@ -13,7 +13,7 @@ import { TaskBoard } from './task-board.ts';
 /** Maximum number of errors that `floe watch` prints. The sessions of a group often fail for the same reason. */
 const MAX_SHOWN_ERRORS = 5;
 
-/** Time in milliseconds for which the events of a task that has ended may still arrive. */
+/** Time in milliseconds to wait for further events after a task has ended. */
 const LAST_EVENTS_MS = 500;
 
 export function registerWatch(program: Command): void {
@@ -46,7 +46,7 @@ async function showProgress(output: WriteStream, client: FloeClient, taskId: str
       const sessions = await client.sessions(taskId, signal);
       board.update(sessions, systemClock.monotonicMs());
       const haveEnded = sessions.every(({ summary }) => summary !== null);
-      // A task whose sessions have ended may get further ones, as refill.
+      // A task whose sessions have ended may get further sessions, as refill.
       const isOver = haveEnded && (await client.task(taskId, signal)).status !== 'running';
       return { lines: board.lines(systemClock.nowMs()), isOver };
     };
@@ -60,7 +60,8 @@ async function printProgress(client: FloeClient, taskId: string, asJson: boolean
   const stop = new AbortController();
   const printing = printEvents(client, taskId, asJson, stop.signal);
   try {
-    // Events show the progress only: those that happened before the stream was open are never sent, so the end may not be among them.
+    // Events only show the progress. Events from before the stream was open are never sent, so the event for the end of the task may be
+    // missing.
     await client.endedTask(taskId);
     await Promise.race([printing, sleep(systemClock, LAST_EVENTS_MS)]);
   } finally {

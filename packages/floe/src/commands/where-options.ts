@@ -30,7 +30,7 @@ const NUMBERS = {
 } as const satisfies Readonly<Record<string, Fields>>;
 const TIMES = ['since', 'until'] as const;
 
-/** The names that `--where` takes: those of the query parameters of `GET /sessions`. */
+/** The names that `--where` takes, which are the query parameters of `GET /sessions`. */
 const WHERE_NAMES = [...LISTS, ...Object.keys(NUMBERS), 'usable', 'text', ...TIMES];
 
 /**

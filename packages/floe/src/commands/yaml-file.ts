@@ -54,7 +54,7 @@ function withTests(evaluator: EvaluatorSpec, folder: string): EvaluatorSpec {
 function parseYaml(text: string, path: string): unknown {
   try {
     const document = parseDocument(text);
-    // A value with an unknown tag is only a warning, and would be read as if it had none.
+    // A value with an unknown tag causes only a warning, and would be read as if it had no tag.
     const [problem] = [...document.errors, ...document.warnings];
     if (problem !== undefined) throw problem;
     return document.toJS({ maxAliasCount: MAX_ALIAS_COUNT });

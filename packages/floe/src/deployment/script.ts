@@ -59,7 +59,7 @@ trust=(${trust})
 ${harnesses}`;
 }
 
-/** Shell code that defines the options with which floe's commands authenticate to the server. */
+/** Shell code that defines the options of floe's commands for authentication to the server. */
 export const CLIENT_OPTION_LINES = `as_client=(--token-file "$run/token" "\${trust[@]}")
 `;
 

@@ -43,7 +43,7 @@ export const slurmJobSchema = z.strictObject({
 export type SlurmJob = z.infer<typeof slurmJobSchema>;
 
 /**
- * Returns the options of one job: each option of `own` that is set, else that of `shared`. The additional sbatch options of `shared` and
+ * Returns the options of one job. An option that `own` does not set is taken from `shared`. The additional sbatch options of `shared` and
  * `own` are joined.
  */
 export function mergeJobs(shared: SlurmJob, own: SlurmJob): SlurmJob {

@@ -1,6 +1,6 @@
 /**
- * `floe/plugins`: what authors of agents, environments, tools, builders, evaluators, harnesses, runtimes and engines need. floe's own are
- * written with the same types and functions.
+ * `floe/plugins`: types and functions for authors of agents, environments, tools, builders, evaluators, harnesses, runtimes and engines.
+ * floe's own plug-ins use the same types and functions.
  */
 
 export type { AskOptions, Conversation, ForkOptions, Model, ModelRequest, Turn } from '@floe-rl/agents';

@@ -12,13 +12,13 @@ export type PlayedEpisode = {
   readonly environment: EnvironmentDefinition;
   readonly config: unknown;
   readonly seed: number;
-  /** Text that the task has as `agent.system_prompt`, by which the simulated policy knows the episode. It occurs in no other task. */
+  /** The simulated policy recognises the episode by this text, which the task has as `agent.system_prompt`. It occurs in no other task. */
   readonly mark: string;
-  /** Probability with which the policy plays the whole episode perfectly; default: 1. */
+  /** Probability that the policy plays the whole episode perfectly; default: 1. */
   readonly successRate?: number;
 };
 
-/** Reply with which the policy fails at a turn that it does not play perfectly. */
+/** Reply of the policy at a turn that it fails. */
 const GIVE_UP = 'I give up.';
 /** Number of hexadecimal digits of the mark's digest in the names of scenarios. */
 const DIGEST_DIGITS = 16;
@@ -29,9 +29,9 @@ const MAX_LOGIT = 30;
 type Part = { readonly first: string; readonly replies: AssistantMessage[] };
 
 /**
- * Returns scenarios in which the simulated policy plays an episode perfectly, by tool calls or text as the environment wants it. After a turn
- * that it fails, it continues with the replies of the perfect play. Throws an Error for an environment without perfect play or without an
- * episode for the seed.
+ * Returns scenarios in which the simulated policy plays an episode perfectly, by tool calls or text as the environment expects. After a turn
+ * that the policy fails, it continues with the replies of the perfect play. Throws an Error for an environment without perfect play or without
+ * an episode for the seed.
  */
 export async function playedScenarios(episode: PlayedEpisode): Promise<ScenarioInput[]> {
   const { environment: definition, seed, mark, successRate = 1 } = episode;

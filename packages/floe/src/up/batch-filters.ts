@@ -22,7 +22,7 @@ async function loadFilter(name: string, path: string): Promise<BatchFilter> {
   return (group) => {
     const decision: unknown = callWithin(() => acceptGroup(group));
     if (typeof decision !== 'object' || decision === null || !('then' in decision)) return decision === true;
-    // The rejection of a promise that nothing awaits would end the server.
+    // If nothing handles the rejection of this promise, the server process ends.
     Promise.resolve(decision).catch(() => {});
     throw new FloeError(
       'setup_failed',

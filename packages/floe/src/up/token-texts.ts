@@ -6,7 +6,7 @@ import type { TokenTexts } from '@floe-rl/server';
 
 /**
  * Loads the tokenizers that the setting `tokenizers` names: files, or folders with a `tokenizer.json`, by the names of models. Throws
- * `setup_failed` with the path of one that cannot be loaded.
+ * `setup_failed` with the path of a tokenizer that cannot be loaded.
  */
 export async function loadTokenTexts(paths: Readonly<Record<string, string>>): Promise<TokenTexts> {
   const tokenizers = new Map<string, TextTokenizer>();

@@ -103,7 +103,7 @@ mknod ${dir}/upper/${name} c 0 0
 mount -t overlay hidden -o lowerdir=/usr/bin,upperdir=${dir}/upper,workdir=${dir}/work /usr/bin`;
 }
 
-/** Returns a shell script that mounts a disk of `kb` KiB at `dir`, of which only `freeKb` KiB are free. */
+/** Returns a shell script that mounts a disk at `dir`. Its size is `kb` KiB, and `freeKb` KiB are free. */
 export function smallDisk(dir: string, kb: number, freeKb: number): string {
   return `mount -t tmpfs -o size=${kb}k small ${dir}
 mkdir ${dir}/lost+found

@@ -9,7 +9,7 @@ import { MODEL_TIMEOUT_MS, promptOf, skillFiles, tokenLimits, withLogLink } from
 import { exitFailure, lastJsonLine } from './report.ts';
 
 /**
- * Text by which the result line, the last line of Claude Code's JSON output, is found. Other lines cannot contain it inside a JSON string,
+ * Text that identifies the result line, the last line of Claude Code's JSON output. Other lines cannot contain it inside a JSON string,
  * because quotes are escaped there.
  */
 const RESULT_MARKER = '"type":"result"';
@@ -53,7 +53,7 @@ const resultSchema = z.looseObject({
   errors: z.array(z.string()).optional(),
 });
 
-/** Text by which the line is found that Claude Code prints when it starts to work on a prompt. */
+/** Text that identifies the line that Claude Code prints when it starts to work on a prompt. */
 const INIT_MARKER = '"subtype":"init"';
 const initSchema = z.looseObject({
   type: z.literal('system'),

@@ -15,7 +15,7 @@ const PROVIDER = 'floe';
 const KEY_VARIABLE = 'FLOE_API_KEY';
 
 /**
- * Text by which the lines are found that report the state of a turn. Other lines cannot contain it inside a JSON string, because quotes are
+ * Text that identifies the lines that report the state of a turn. Other lines cannot contain it inside a JSON string, because quotes are
  * escaped there.
  */
 const TURN_MARKER = '{"type":"turn.';

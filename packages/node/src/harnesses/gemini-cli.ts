@@ -9,14 +9,11 @@ import { promptOf, skillFiles, tokenLimits, withLogLink } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
 /**
- * Text by which the result line, the last line of Gemini CLI's JSON output, is found. Other lines cannot contain it inside a JSON string,
- * because quotes are escaped there.
+ * Text that identifies the result line, the last line of Gemini CLI's JSON output. Other lines cannot contain it inside a JSON string, because
+ * quotes are escaped there.
  */
 const RESULT_MARKER = '{"type":"result"';
-/**
- * Text by which the lines are found that report an error. The last of these lines states the cause of a failure when the result line does
- * not.
- */
+/** Text that identifies the lines that report an error. The last of these lines states the cause of a failure when the result line does not. */
 const ERROR_MARKER = '{"type":"error"';
 
 /** Text that Gemini CLI writes to stderr when MCP servers did not start. It does not contain the servers' names. */
@@ -54,7 +51,7 @@ const TOOL_OUTPUT_CHARS = 40_000;
  */
 const CHARS_PER_TOKEN = 3;
 
-/** Names of Gemini CLI's model configurations in which the model is overridden: `base`, and those that do not inherit from `base`. */
+/** Names of Gemini CLI's model configurations whose model is overridden: `base`, and the configurations that do not inherit from `base`. */
 const MODEL_CONFIGS = [
   'base',
   'agent-history-provider-summarizer',

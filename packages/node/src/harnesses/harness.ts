@@ -31,7 +31,7 @@ export type Launch = {
   readonly command: string | readonly string[];
   readonly stdin?: string | undefined;
   /**
-   * Directory in the sandbox that is a mailbox of model calls. The command then has no way to the proxy. Default: none, and the command
+   * Directory in the sandbox that is a mailbox of model calls. The command then cannot connect to the proxy. Default: none, and the command
    * reaches the proxy over HTTP.
    */
   readonly mailbox?: string;
@@ -94,8 +94,8 @@ export type HarnessInstall = {
    */
   readonly program: string | ((platform: NodeJS.Platform, arch: string) => string);
   /**
-   * Arguments with which the program loads completely and exits, without using the network. The installer runs the program with these
-   * arguments to check that it starts, and for a Node program once more to fill Node's compile cache, so that sessions start faster.
+   * Arguments that make the program load completely and exit without using the network. The installer runs the program with these arguments to
+   * check that it starts. It runs a Node program once more to fill Node's compile cache, so that sessions start faster.
    */
   readonly warmUp: readonly string[];
   /**

@@ -18,8 +18,8 @@ type TokenLimits = {
 };
 
 /**
- * Returns the token limits with which a harness is configured. `contextWindow` is the engine's context window in tokens, or `null` when it
- * is unknown. `maxReplyTokens` is the task's limit of a reply; its default is a quarter of the context window.
+ * Returns the token limits for the configuration of a harness. `contextWindow` is the engine's context window in tokens, or `null` when it is
+ * unknown. `maxReplyTokens` is the task's limit of a reply; its default is a quarter of the context window.
  */
 export function tokenLimits(contextWindow: number | null, maxReplyTokens?: number): TokenLimits {
   const contextTokens = contextWindow ?? DEFAULT_CONTEXT_TOKENS;
@@ -34,8 +34,8 @@ export function tokenLimits(contextWindow: number | null, maxReplyTokens?: numbe
 export const MODEL_TIMEOUT_MS = 24 * 60 * 60 * 1000;
 
 /**
- * Returns the files of the task's skills below the directory `dir`. The layout `<dir>/<name>/SKILL.md`, with other files next to it, is the
- * one that all harnesses with skills read.
+ * Returns the files of the task's skills below the directory `dir`. All harnesses with skills read the layout `<dir>/<name>/SKILL.md`, with
+ * other files next to it.
  */
 export function skillFiles(dir: string, skills: readonly Skill[]): SandboxFile[] {
   return skills.flatMap(({ name, files }) =>

@@ -1,8 +1,8 @@
 import type { SandboxFile } from '@floe-rl/sandbox';
 
 /*
- * Clients of the mailbox, by which an agent in a sandbox without any network calls its model: it writes `requests/NAME.json`, and the node
- * answers with `replies/NAME.json` or, for a call that failed, `replies/NAME.error.json`. Several requests may wait at once.
+ * Clients of the mailbox. An agent in a sandbox without any network calls its model through it. The agent writes `requests/NAME.json`. The
+ * node answers with `replies/NAME.json` or, for a call that failed, with `replies/NAME.error.json`. Several requests may wait at once.
  * `SESSION_END` exists when no more are answered.
  */
 

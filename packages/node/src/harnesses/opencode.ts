@@ -11,8 +11,8 @@ import { exitFailure, lastJsonLine } from './report.ts';
 const PROVIDER = 'floe';
 
 /**
- * The npm package for each dialect with which opencode calls a model. opencode ships these packages. Each package appends its API's path to
- * a base URL that ends in `/v1`.
+ * The npm package that opencode calls a model with, for each dialect. opencode ships these packages. Each package appends its API's path to a
+ * base URL that ends in `/v1`.
  */
 const PACKAGES: Readonly<Partial<Record<DialectName, string>>> = {
   openai_chat: '@ai-sdk/openai-compatible',
@@ -21,11 +21,11 @@ const PACKAGES: Readonly<Partial<Record<DialectName, string>>> = {
 };
 
 /**
- * Text by which the lines are found that report the end of a model call. Other lines cannot contain it inside a JSON string, because quotes
- * are escaped there.
+ * Text that identifies the lines that report the end of a model call. Other lines cannot contain it inside a JSON string, because quotes are
+ * escaped there.
  */
 const STEP_MARKER = '{"type":"step_finish"';
-/** Text by which the lines are found that report an error. */
+/** Text that identifies the lines that report an error. */
 const ERROR_MARKER = '{"type":"error"';
 
 /** Matches the warning that opencode writes to stderr about an MCP server that did not start. */
@@ -177,7 +177,7 @@ function configJson(value: unknown): string {
 
 /**
  * Decides whether the agent completed its run: it did when the last end of a model call is later than the last error. The exit code is not
- * enough: opencode exits with 1 after any error, even one that it recovered from, such as a context overflow that compaction resolved.
+ * enough: opencode exits with 1 after any error, even when it recovered, for example from a context overflow through compaction.
  */
 function judge(report: HarnessReport): HarnessVerdict {
   const step = lastJsonLine(report.stdout, STEP_MARKER, stepSchema);

@@ -10,7 +10,7 @@ import { exitFailure, lastJsonLine } from './report.ts';
  */
 const EVENT_MARKER = '"kind": "';
 
-/** Exit code with which a shell or the sandbox reports that a program does not exist. */
+/** Exit code of a shell or the sandbox for a program that does not exist. */
 const NOT_FOUND_CODE = 127;
 
 /** Error code of OpenHands for its limit of 500 iterations. A run that reaches this limit counts as completed by the agent. */

@@ -7,7 +7,7 @@ import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { skillFiles, tokenLimits } from './launch.ts';
 import { exitFailure, lastJsonLine } from './report.ts';
 
-/** Text by which the lines are found that report the end of a message of the model or of a tool. */
+/** Text that identifies the lines that report the end of a message of the model or of a tool. */
 const MESSAGE_END_MARKER = '"message_end"';
 
 /**
@@ -20,7 +20,7 @@ const STOP_REASON_FIELD = '"stopReason":"';
 const PROVIDER = 'floe';
 
 const settingsSchema = z.strictObject({
-  /** Thinking level with which pi calls the model. By default pi chooses the level. */
+  /** Thinking level that pi requests from the model. By default pi chooses the level. */
   thinking: z.enum(['off', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).optional(),
   /** Maximum number of tokens of a reply, sent with each model request. Default: a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
@@ -127,8 +127,8 @@ function judge(report: HarnessReport): HarnessVerdict {
 }
 
 /**
- * Returns the stop reason of the last message. pi's output ends with a line that contains all messages. Of a long line only the end is
- * kept, so it cannot be parsed as JSON, but it contains the last stop reason.
+ * Returns the stop reason of the last message. pi's output ends with a line that contains all messages. When this line is long, only its end
+ * is kept. The end cannot be parsed as JSON, but it contains the last stop reason.
  */
 function lastStop(stdout: string): { readonly stopReason: string; readonly errorMessage?: undefined } {
   const from = stdout.lastIndexOf(STOP_REASON_FIELD) + STOP_REASON_FIELD.length;

@@ -10,8 +10,8 @@ import { MODEL_TIMEOUT_MS, promptOf, skillFiles, tokenLimits } from './launch.ts
 import { exitFailure, lastJsonLine } from './report.ts';
 
 /**
- * Text by which the result line, the last line of Qwen Code's JSON output, is found. Other lines cannot contain it inside a JSON string,
- * because quotes are escaped there.
+ * Text that identifies the result line, the last line of Qwen Code's JSON output. Other lines cannot contain it inside a JSON string, because
+ * quotes are escaped there.
  */
 const RESULT_MARKER = '"type":"result"';
 

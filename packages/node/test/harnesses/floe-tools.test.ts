@@ -4,7 +4,7 @@ import { findHarness, harnessRegistry } from '../../src/harnesses/registry.ts';
 import { agentOf, fileOf, launchOf, TOOL_SERVER } from './launch-context.ts';
 
 const words = { name: 'words', transport: 'stdio', command: 'node', args: ['w.js'], env: { WORD: 'hush' } };
-/** References to the variables by which Claude Code, Gemini CLI and Qwen Code read a dollar sign. */
+/** References to the variables that stand for a dollar sign in Claude Code, Gemini CLI and Qwen Code. */
 const DOLLAR = '$' + '{FLOE_DOLLAR}';
 const QUOTED_DOLLAR = '$' + '{FLOE_QUOTED_DOLLAR}';
 /** Members of a server of Gemini CLI and Qwen Code. A call may take longer than the limits that a call can set for itself. */

@@ -118,8 +118,8 @@ describe('judging a run of Gemini CLI', () => {
 
   it('decides by the result line', () => {
     expect(judge(call + success)).toEqual({ ok: true });
-    // After an HTTP error 400, Gemini CLI exits with 400 modulo 256 = 144. floe reads an exit code above 128 as an exit by a signal, so the
-    // exit code is `null`.
+    // After an HTTP error 400, Gemini CLI exits with 400 modulo 256 = 144. An exit code above 128 counts as the end by a signal, so `exitCode`
+    // is `null`.
     expect(judge(call + refused, { exitCode: null })).toEqual({
       ok: false,
       message: '[API Error: {"error":{"code":400}}]',

@@ -125,20 +125,20 @@ function ruleHolds(when: RuleCondition, conversation: Conversation): boolean {
 }
 
 /**
- * The state of one reply during sampling. It keeps the scripted turns that begin with the tokens so far, each with a weight: the probability
- * of choosing this turn, times the probability of the random words in it so far. A token's probability is the share of the weights of the
- * turns that continue with the token. Turns that a constraint forbids count in the probabilities, but a token with which only forbidden turns
- * continue is not permitted.
+ * The state of one reply during sampling. It keeps the scripted turns that begin with the tokens so far, each with a weight. The weight is the
+ * probability of choosing this turn, times the probability of the random words in it so far. The probability of a token is the share of the
+ * weights of the turns that continue with it. Turns that a constraint forbids count in the probabilities, but a token is not permitted when
+ * only forbidden turns continue with it.
  */
 export class ReplyWalk {
   readonly reply: ScriptedReply;
   private readonly words: readonly number[];
   private readonly vocabulary: Vocabulary;
-  /** Tokens of the turn so far, including those of the turn that the prompt left open. */
+  /** Tokens of the turn so far. Tokens of the turn that the prompt left open are included. */
   private readonly turn: number[] = [];
   /** The scripted turns that agree with the turn so far, each as its index in {@link ScriptedReply.turns}. */
   private live: { readonly index: number; logWeight: number }[];
-  /** The weights with which `logWeight` was computed; `null` before the first computation. */
+  /** The weights that `logWeight` was computed with; `null` before the first computation. */
   private weights: Weights | null = null;
   private readonly scripted: boolean;
   /** For each scripted turn of the reply, whether the constraint allows it; `null` when the reply has no constraint. */
@@ -214,8 +214,8 @@ export class ReplyWalk {
   }
 
   /**
-   * Recomputes `logWeight` of each scripted turn that is left, under `weights`: the log-probability of choosing this turn, plus that of the
-   * random words in it so far.
+   * Recomputes `logWeight` of each scripted turn that is left, under `weights`: the log-probability of choosing this turn, plus the
+   * log-probability of the random words in it so far.
    */
   private recomputeLogWeights(weights: Weights): void {
     for (const entry of this.live) {
@@ -278,8 +278,5 @@ export class ReplyWalk {
   }
 }
 
-/**
- * Weights with which the candidate ids of a noise token (a randomly drawn thinking token) are computed; these ids are the same for all
- * weights.
- */
+/** Weights for computing the candidate ids of a noise token (a randomly drawn thinking token). These ids are the same for all weights. */
 const NO_WEIGHTS: Weights = { version: '', logits: {}, noiseSalt: 0 };

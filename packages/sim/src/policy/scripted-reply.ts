@@ -60,9 +60,10 @@ type Draft = {
 };
 
 /**
- * Returns all turns that a scenario rule can write. Each turn is encoded as a whole, so that its token boundaries equal those of the rendered
- * template. `malformed` leaves out the last brace of each tool call. Throws
- * `schema_violation` for more than {@link MAX_TURNS} turns, and for segments in an order that the template could not reproduce, such as
+ * Returns all turns that a scenario rule can write. Each turn is encoded as a whole, so that it has the same token boundaries as in the
+ * rendered template. `malformed` leaves out the last brace of each tool call.
+ *
+ * Throws `schema_violation` for more than {@link MAX_TURNS} turns, and for segments in an order that the template could not reproduce, such as
  * thinking after text.
  */
 export function compileReply(
@@ -190,8 +191,8 @@ export function noiseWords(vocabulary: Vocabulary): readonly number[] {
 }
 
 /**
- * Returns the distribution of the noise token (a randomly drawn thinking token) at `position` of a turn, after the token `previous`: the
- * candidate ids, which are the same for all policy versions, and their log-probabilities under `weights`.
+ * Returns the distribution of the noise token (a randomly drawn thinking token) at `position` of a turn, after the token `previous`. `ids` are
+ * the candidates, which are the same for all policy versions. `logps` are their log-probabilities under `weights`.
  */
 export function noiseDistribution(
   words: readonly number[],

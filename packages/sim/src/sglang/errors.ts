@@ -2,7 +2,7 @@ import { FloeError } from '@floe-rl/core';
 import type { FaultReplies } from '../fault-effects.ts';
 import type { ErrorReplier, Exchange } from '../http.ts';
 
-/** Path of SGLang's native route, whose errors have a different form from those of all other routes. */
+/** Path of SGLang's native route. Its errors have another form than the errors of all other routes. */
 const NATIVE_ROUTE = '/generate';
 
 const ERROR_TYPES: Readonly<Record<number, string>> = {

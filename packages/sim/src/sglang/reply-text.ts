@@ -1,9 +1,9 @@
 import { FloeError, isRecord } from '@floe-rl/core';
 import { type MessageDelta, parseJsonText, rawField } from '../reply-parser.ts';
 
-/** Name of the only tool-call parser of the simulated server: the one that the simulated model needs. */
+/** Name of the only tool-call parser of the simulated server. It parses the calls of the simulated model. */
 export const TOOL_CALL_PARSER = 'qwen25';
-/** Name of the only reasoning parser of the simulated server: the one that the simulated model needs. */
+/** Name of the only reasoning parser of the simulated server. It parses the thinking of the simulated model. */
 export const REASONING_PARSER = 'qwen3';
 
 const THINK_OPEN = '<think>';

@@ -15,9 +15,9 @@ import {
 } from './request.ts';
 import { reportedIds } from './tokenize.ts';
 
-/** Value of vLLM's sampling parameter `output_kind` with which the engine returns only the final output. */
+/** Value of vLLM's sampling parameter `output_kind` that makes the engine return only the final output. */
 const FINAL_ONLY = 2;
-/** Value of vLLM's sampling parameter `output_kind` with which the engine returns the new tokens of each step. */
+/** Value of vLLM's sampling parameter `output_kind` that makes the engine return the new tokens of each step. */
 const DELTA = 1;
 
 /** Handles `POST /v1/chat/completions/render`: converts a chat request to the equivalent request to `/inference/v1/generate`. */

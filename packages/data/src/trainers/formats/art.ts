@@ -13,9 +13,9 @@ import type { TrainingSample } from '../training-row.ts';
 
 /**
  * Makes the fields of ART's `Trajectory` (`openpipe-art` 0.5.23), one record for each sample. The first trace is its `messages_and_choices`,
- * every other one an additional history. Each run of trained tokens is a choice with the ids of everything before it, with its own ids and
- * with logprobs, so that ART renders and tokenizes nothing: it reads neither the message nor the reason for the end of such a choice. Throws
- * `unsupported` for a sample without a reward.
+ * and every other trace is an additional history. Each run of trained tokens is a choice, with its own ids, the ids of everything before it,
+ * and logprobs. So ART renders and tokenizes nothing, and does not read the message or the finish reason of a choice. Throws `unsupported` for
+ * a sample without a reward.
  */
 export function artTrajectories(batch: TrainingBatch): TrainerRecord[] {
   return placedSamples(batch).map((placed) => {

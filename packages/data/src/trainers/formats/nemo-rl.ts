@@ -5,9 +5,10 @@ import { maskRuns, responseAdvantages } from '../sequence.ts';
 /**
  * Makes NeMo-RL's rollout result (`nemo_rl/environments/nemo_gym.py`, snapshot 7ea279a), one record for each row. `message_log` alternates
  * between tokens that are not trained (role `user`) and trained tokens (role `assistant`). All messages have `generation_logprobs`, since
- * NeMo-RL flattens the log into one tensor. `loss_multiplier` is 0 for a row of which nothing is trained. Where the engine reported experts, all
- * messages have `routed_experts`, with -1 for tokens without any, such as the last one: NeMo-RL's own router then chooses. They are `null` in
- * a row without experts.
+ * NeMo-RL flattens the log into one tensor. `loss_multiplier` is 0 for a row without trained tokens.
+ *
+ * Where the engine reported experts, all messages have `routed_experts`. Tokens without experts, such as the last token, have -1: NeMo-RL's
+ * own router then chooses. `routed_experts` is `null` in a row without experts.
  */
 export function nemoRlResults(batch: TrainingBatch): TrainerRecord[] {
   return placedRows(batch).map((place) => {
@@ -35,7 +36,7 @@ type Message = {
   readonly routed_experts: ExpertArray | null;
 };
 
-/** What NeMo-RL has in the place of an expert that is unknown. */
+/** NeMo-RL's value for an expert that is unknown. */
 const MISSING_EXPERT = -1;
 
 function messageLog({ row, advantage }: PlacedRow): Message[] {

@@ -13,10 +13,12 @@ import { fullIds, maskRuns, stepOf } from '../sequence.ts';
 import type { TrainingRow } from '../training-row.ts';
 
 /**
- * Makes rLLM's `Episode` (snapshot 9beb6e0, version 0.3.0.pre) for each sample. Each trace is a trajectory, and each run of trained tokens is
- * a step whose prompt is everything before it, so that a step has one logprob for each of its response ids. The version of a step is that of
- * its first token, as an integer; `null` when it is unknown. The last step of a trace has the experts of all tokens up to its end, as the
- * shape and the data that rLLM's verl backend reads, unless the engine left some out at the start; the other steps have none.
+ * Makes rLLM's `Episode` (snapshot 9beb6e0, version 0.3.0.pre) for each sample. Each trace is a trajectory. Each run of trained tokens is a
+ * step whose prompt is everything before it, so that a step has one logprob for each of its response ids. The version of a step is the version
+ * of its first token, as an integer; `null` when it is unknown.
+ *
+ * The last step of a trace has the experts of all tokens up to its end, as the shape and the data that rLLM's verl backend reads. It has none
+ * when the engine left some out at the start. The other steps have none.
  */
 export function rllmEpisodes(batch: TrainingBatch): TrainerRecord[] {
   return placedSamples(batch).map((placed) => {

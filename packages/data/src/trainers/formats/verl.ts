@@ -67,9 +67,10 @@ export const verlBatchOptions = z.strictObject({
 
 /**
  * Makes the columns of verl's `DataProto` for a whole batch as one record: tensors [B, P], [B, R] or [B, P + R] as lists of rows, and the
- * non-tensor columns. Prompts are padded on the left, responses on the right, and the reward is on the last trained token, or with
- * `rewards=replies` that of each reply on the reply's last token. Throws
- * `unsupported` for a row that is longer than the given lengths, because verl neither pads nor cuts it.
+ * non-tensor columns. Prompts are padded on the left, responses on the right. The reward is on the last trained token. With `rewards=replies`,
+ * the reward of each reply is on its last token.
+ *
+ * Throws `unsupported` for a row that is longer than the given lengths, because verl neither pads nor cuts it.
  */
 export function verlBatch(batch: TrainingBatch, options: z.infer<typeof verlBatchOptions>): TrainerRecord[] {
   refuseLargePadding(batch, options.prompt_length + options.response_length, 'verl_batch');

@@ -12,8 +12,11 @@ export type TestCommands = {
 };
 
 /**
- * What the test command is followed by: the test files of the test patch; the same as names of Python modules; the names of mypy's test
- * cases in the patch; or, instead of the command, one command for each file (`calypso`).
+ * What is appended to the test command:
+ * - `files`: the test files of the test patch.
+ * - `modules`: the same files as names of Python modules.
+ * - `cases`: the names of mypy's test cases in the patch.
+ * - `calypso`: nothing is appended; one command for each file replaces the test command.
  */
 export type Appended = 'files' | 'modules' | 'cases' | 'calypso';
 

@@ -6,7 +6,7 @@ type Failure = { readonly name: string; readonly end: number };
 
 /** A form in which Karma reports a failed test: the browser, the name of the test, and FAILED at the end of a line. */
 type FailureForm = {
-  /** Text with which the browser begins. */
+  /** Text that every name of the browser in a log begins with. */
   readonly literal: string;
   /** Matches the browser, up to the name; with the flag `y`. */
   readonly browser: RegExp;

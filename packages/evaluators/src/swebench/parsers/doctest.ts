@@ -53,7 +53,7 @@ class DoctestCases implements XmlReader {
     } else if (element === 'SubCase' && this.openSubCases.pop()?.passed === false) this.failInnermost();
   }
 
-  /** A failed expression fails all sub-cases around it: each fails the next one when it ends. */
+  /** A failed expression fails all sub-cases around it: each sub-case fails the enclosing sub-case when it ends. */
   private failInnermost(): void {
     const innermost = this.openSubCases.at(-1);
     if (innermost !== undefined) innermost.passed = false;

@@ -1,7 +1,7 @@
 import { FAILED, type LogParser, lineParser, PASSED, type TestStatuses } from './log-parser.ts';
 import { isSpace, strip, words } from './python-text.ts';
 
-/** Maven, which prints no passed tests: each test is run by a command of its own, whose text and result are read. */
+/** Maven. Its logs do not name passed tests. Each test is run by a command of its own, and the parser reads the command and its result. */
 export const maven: LogParser = (log, row) => {
   const runs = new MavenRuns();
   return lineParser(
@@ -71,7 +71,7 @@ export const gradle: LogParser = lineParser((statuses) => {
   };
 });
 
-/** The name before a status at the end of a line, of which one character of white space is removed; `null` when the line has none. */
+/** Returns the text before a status at the end of a line, without the character of white space between them; `null` when the line has none. */
 function nameBefore(line: string, status: string): string | null {
   const end = line.length - status.length - 1;
   return end < 2 || line.startsWith('>') || !isSpace(line, end) ? null : line.slice(0, end);

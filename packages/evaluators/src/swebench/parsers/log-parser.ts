@@ -9,8 +9,8 @@ export const ERROR = 'ERROR';
 export const XFAIL = 'XFAIL';
 
 /**
- * Largest sum of the lengths of the names that a parser may assign, with {@link CHARS_PER_NAME} for each, so that a hostile log cannot use
- * unlimited memory: names that contain the name of their suite can together be far longer than the log.
+ * Largest sum of the lengths of the names that a parser may assign, so that a hostile log cannot use unlimited memory. Each name counts {@link
+ * CHARS_PER_NAME} more than its length. The sum can be far larger than the log, because some names contain the name of their suite.
  */
 const MAX_NAME_CHARS = 64 * MIB;
 const CHARS_PER_NAME = 64;
@@ -54,7 +54,7 @@ export class TestStatuses {
     if (others.isUnreadable) this.failed = true;
   }
 
-  /** Marks the log as unreadable, where the parser of the package `swebench` ends with an exception. */
+  /** Marks the log as unreadable. It is called where the parser of the package `swebench` throws an exception. */
   giveUp(): this {
     this.failed = true;
     return this;

@@ -83,7 +83,7 @@ export const ant = oneLine(
   signThenName(pattern('^\\[junit\\]\\s+\\[(PASS|FAIL|ERR)\\]\\s+(.*)$')),
 );
 
-/** Position of the last ` (` after which a text has at least one more character before its last one; -1 when there is none. */
+/** Position of the last ` (` that at least two characters follow; -1 when there is none. */
 function lastBracketWithContent(line: string): number {
   return line.lastIndexOf(' (', line.length - 4);
 }

@@ -58,7 +58,7 @@ class DjangoLines {
 }
 
 /**
- * Finds tests after whose name Django printed a message, so that their `ok` is on a line of its own. Only the last three lines are kept,
+ * Finds tests whose `ok` is on a line of its own, because Django printed a message after the test's name. Only the last three lines are kept,
  * because white space before the message may be a line break.
  */
 abstract class InterruptedTest {
@@ -89,7 +89,7 @@ abstract class InterruptedTest {
   }
 
   /**
-   * Returns the name of the test that comes before the first message that begins in the last line at `from` or later, and the position of
+   * Searches the last line, from `from` on, for a message that follows the name of a test. Returns the name of the test and the position of
    * the message in this line; `null` when there is none. A name and a message are separated by `...` between two characters of white space.
    */
   protected testBefore(message: string, from = 0): { readonly name: string; readonly at: number } | null {

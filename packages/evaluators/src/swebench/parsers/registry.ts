@@ -58,7 +58,7 @@ const unreadable: LogParser = function* () {
   return new TestStatuses().giveUp();
 };
 
-/** The parsers by the names that rows have in `log_parser`: those of swebench 5.0.2, and the one that SWE-Gym adds. */
+/** The parsers by the names that rows have in `log_parser`: the parsers of swebench 5.0.2, and a parser that SWE-Gym adds. */
 const LOG_PARSERS = {
   parse_log_pytest: pytest,
   parse_log_pytest_options: pytestOptions,

@@ -10,9 +10,8 @@ const recordSchema = z.object({
 });
 
 /**
- * Returns the dependency by which a `package.json` selects the floe that is installed in `folder`: its exact version when npm installed it from
- * a registry, else its folder. A version alone would select what a registry has under this name, which may be another floe than a checkout or
- * a tarball, or none.
+ * Returns the version of floe that a `package.json` must depend on to get the floe in `folder`: the exact version when npm installed it from a
+ * registry, else the folder. For a checkout or a tarball, a version alone would not do: a registry may have another floe under it, or none.
  */
 export function installedFrom(folder: string): string {
   const { version } = manifestSchema.parse(parseJson(readFileSync(join(folder, 'package.json'))));
@@ -21,7 +20,7 @@ export function installedFrom(folder: string): string {
   return isFromRegistry ? version : `file:${folder}`;
 }
 
-/** Returns from where npm installed the package in `folder`; `null` for a folder that npm has not installed. */
+/** Returns the source of the package that npm installed in `folder`; `null` for a folder that npm has not installed. */
 function resolvedUrl(folder: string): string | null {
   try {
     const record = readFileSync(join(dirname(folder), '.package-lock.json'));

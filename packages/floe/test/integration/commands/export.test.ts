@@ -63,7 +63,7 @@ describe('floe export and floe import', () => {
       .map((line) => JSON.parse(line));
   }
 
-  /** Returns results without what a set adds or leaves out, by session. */
+  /** Returns results by session. Fields that a set adds or leaves out are removed. */
   function bySession(results: readonly object[]): Record<string, unknown> {
     return Object.fromEntries(
       results.map((result) => {

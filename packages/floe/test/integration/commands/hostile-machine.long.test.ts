@@ -79,7 +79,7 @@ function onReadOnlyDisk(dir: string, argv: (data: string) => readonly string[]):
   return { argv: withMounts(readOnlyMount(data), argv(data)), env: { HOME: dir, FLOE_TOKEN: 'secret' } };
 }
 
-/** Returns the invocation of a command that uses the directory `dir/data`, on a disk of `kb` kilobytes of which `freeKb` are free. */
+/** Returns the invocation of a command that uses the directory `dir/data`, on a disk of `kb` KiB with `freeKb` KiB free. */
 function onSmallDisk(
   dir: string,
   { kb, freeKb }: { readonly kb: number; readonly freeKb: number },

@@ -56,7 +56,7 @@ describe('floe index', () => {
       expect(child.exitCode).toBe(130);
       expect(readdirSync(dirname(output))).toEqual([]);
     }
-    // What a killed command has left does not hinder the next one.
+    // Files that a killed command has left do not hinder the next command.
     expect((await index(rowsFile([GOOD]), '--output', output)).code).toBe(0);
   });
 });

@@ -12,7 +12,7 @@ import { startTestService, type TestService } from '../../../src/testing/index.t
 const CLI = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 const OPEN = '\u001b[?1049h';
 const CLOSE = '\u001b[?7h\u001b[?25h\u001b[?1049l';
-/** What the agent writes to its standard error: a title of the window, a bell, and text from right to left. */
+/** Text that the agent writes to its standard error: a title of the window, a bell, and text from right to left. */
 const HOSTILE = String.raw`\033]0;owned\007\342\200\256`;
 
 const missing = existsSync('/usr/bin/script') ? null : 'there is no /usr/bin/script: install util-linux';

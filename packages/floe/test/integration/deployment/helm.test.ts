@@ -114,7 +114,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     // A node's pod gets the certificate of the authority (ca.crt) but not the server's private key.
     const tls = node.volumes.find((volume: Manifest) => volume.name === 'tls');
     expect(tls.secret.items).toEqual([{ key: 'ca.crt', path: 'ca.crt' }]);
-    // The token in a node's pod only permits what a node may do.
+    // The token in a node's pod permits only the calls of a node.
     const token = node.volumes.find((volume: Manifest) => volume.name === 'token');
     expect(token.secret.items).toEqual([{ key: 'node-token', path: 'token' }]);
     const { data } = of(render({}, 'trial.yaml'), 'Secret', 'demo-floe-token');

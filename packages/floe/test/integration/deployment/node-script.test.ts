@@ -24,7 +24,7 @@ describe('the script of a node', () => {
     const lines = await job.called(/^gateway/);
     const servers = `file:${job.dir}/shared/demo/servers`;
     expect(lines[0]).toBe(`cluster wait ${servers} --seconds 600`);
-    // Node 2 uses the ports that follow those of node 1, so that both nodes may share a host.
+    // The ports of node 2 follow the ports of node 1, so that both nodes may share a host.
     expect(lines).toEqual(expect.arrayContaining(["serve 8002 it's $(id)", "serve 8003 it's $(id)"]));
     const add = (port: number): string =>
       `engines add http://here:${port} --id demo-gpu-2-${port} --replace --kind vllm --pool default --max-concurrency 9 ` +

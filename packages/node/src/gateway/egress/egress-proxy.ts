@@ -55,7 +55,7 @@ export type EgressProxyOptions = {
 
 /**
  * An HTTP proxy through which one sandbox reaches allowed hosts: tunnels (CONNECT) and plain HTTP requests. Connections arrive at a Unix
- * socket, which only this sandbox reaches. Written by hand, because the rules decide about the addresses of every connection.
+ * socket that only this sandbox reaches. No library is used, because the rules check the addresses of every connection.
  */
 export class EgressProxy {
   private readonly options: EgressProxyOptions;

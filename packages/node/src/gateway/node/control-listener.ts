@@ -59,7 +59,7 @@ export async function openControlListener(
   });
   app.get('/metrics/engines', async (_, reply) => reply.type(TEXT_FORMAT).send(await reports.engineMetrics()));
   app.get('/status', () => reports.status());
-  // fastify writes into its options, and the configuration must stay as it is, because processes of the node get a copy of it.
+  // A copy is passed, because fastify writes into its options. The configuration must not change: processes of the node get it too.
   const url = await app.listen({ ...config.control }).catch((cause: unknown) => {
     throw listenError('the control listener', config.control, LISTEN_OPTIONS, cause);
   });

@@ -1,6 +1,6 @@
 /**
- * Divides the CPU time of this process among its sessions. Each call of {@link take} takes all the time that no earlier call took, so the sums are
- * exact, and the part of a single session is an estimate: other sessions run in between.
+ * Divides the CPU time of this process among its sessions. Each call of {@link take} returns all the time that no earlier call returned, so
+ * the sums are exact. The share of a single session is an estimate, because other sessions run in between.
  */
 export class CpuMeter {
   private takenUs = usedUs();

@@ -67,11 +67,11 @@ export type GatewayDeps = {
    * Records the tracing spans of sessions. By default no span is recorded, and the trace context of a task is passed on to other processes.
    */
   readonly tracer?: Tracer;
-  /** What a process gets that runs only a part of the node's sessions. By default the process is the whole node. */
+  /** Parts for a process that runs only some of the node's sessions. By default the process is the whole node. */
   readonly worker?: WorkerDeps;
 };
 
-/** What distinguishes one of several processes of a node from a node of one process. */
+/** Parts of a process that is one of several processes of a node. A node of one process does not have them. */
 type WorkerDeps = {
   /** Id of the node's process towards the server, which all processes of the node share. */
   readonly instance: string;
@@ -79,7 +79,7 @@ type WorkerDeps = {
   readonly count: number;
   /** The calls to the server that the node makes for all its processes. */
   readonly calls: Pick<NodeCalls, 'register' | 'heartbeat' | 'lease'>;
-  /** State directories that no process uses now. Recovery includes the attempts of which they have records. */
+  /** State directories that no process uses now. Recovery includes the attempts that have records in them. */
   readonly unusedDirs: readonly string[];
   /** Receives what the process reports to operators, instead of a control listener. */
   readonly onReports: (reports: NodeReports) => void;
@@ -222,7 +222,7 @@ async function assemble(
   for (const { problem, remedy } of await sandboxes.weaknesses()) log.warn({ remedy }, problem);
   const pools = new StagePools(config.pools, config.dispatch_policy);
   const { services, mcp_servers: mcpServers, env, processes, blocked_seconds, engines: _, ...modules } = config.plugins;
-  // The label lets the next process of this node end them if this one is killed while their code blocks.
+  // The label lets the next process of this node end the plugins' processes if this process is killed while their code blocks.
   const pluginEnv = { ...env, ...labelOf(owner, HELPER_NAME) };
   await checkPythonPlugins(modules.python, agentEnv(pluginEnv), clock);
   const cpu = new CpuMeter();

@@ -19,7 +19,7 @@ export type JanitorDeps = {
   readonly onLeaked: (count: number) => void;
 };
 
-/** Ends leaked sandboxes of a running gateway: those whose attempt no longer exists. Normally there are none. */
+/** Ends leaked sandboxes of a running gateway. A sandbox is leaked when its attempt no longer exists. Normally there are none. */
 export class Janitor {
   private readonly deps: JanitorDeps;
   /** Monotonic time at which each sandbox without a live attempt was first found, by sandbox name. */

@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path';
 import { MIB } from '@floe-rl/core';
 
 /**
- * Returns the memory in MiB that this process and its children may use: that of the machine, or the limit of a control group if it is
+ * Returns the memory in MiB that this process and its children may use: the memory of the machine, or the limit of a control group if it is
  * lower. In cgroup version 2, the limits of all parent groups count as well, because a service's limit may be set on a parent. `procDir` is
  * the directory that describes this process, and `groupsDir` is the mount point of cgroup version 2.
  */

@@ -71,7 +71,10 @@ export type NodeAgentDeps = {
   readonly heartbeatSeconds: number;
   /** Number of bytes of undelivered results in memory at which the node stops leasing sessions. Default: {@link UNDELIVERED_BYTES}. */
   readonly undeliveredBytes?: number;
-  /** Number of processes of the node. Each reports changes so much more rarely that the node as a whole reports no more often. Default: 1. */
+  /**
+   * Number of processes of the node. Each process reports changes less often, so that the node as a whole does not report more often. Default:
+   * 1.
+   */
   readonly processes?: number;
   /**
    * Resolves with the reason why the node cannot run sessions now; `null` when it can run them. Must not reject. By default the node always
@@ -177,7 +180,7 @@ export class NodeAgent {
     return this.live().find((live) => live.id === sessionId && live.lease.attempt === attempt);
   }
 
-  /** Returns the live attempts: those that have started and are not yet delivered. */
+  /** Returns the attempts that have started and are not yet delivered. */
   live(): readonly Attempt[] {
     return [...this.attempts.values()].map((entry) => entry.attempt);
   }
@@ -417,7 +420,7 @@ export class NodeAgent {
     this.scheduleReport(this.reportDelayMs());
   }
 
-  /** Like {@link reportSoon}, but not more often than the server allows. It is for the progress of sessions, which is urgent for no one. */
+  /** Like {@link reportSoon}, but not more often than the server allows. It is for the progress of sessions, which is not urgent. */
   private reportProgress(): void {
     this.scheduleReport(Math.max(this.reportDelayMs(), (this.deps.processes ?? 1) * this.reportIntervalMs));
   }

@@ -16,7 +16,7 @@ export type NodeStatus = Pick<GatewayConfig, 'node_id' | 'pools' | 'dispatch_pol
   readonly sessions: readonly ReturnType<Attempt['progress']>[];
 };
 
-/** What a node reports to operators. */
+/** Reports of a node to operators. */
 export type NodeReports = {
   status(): Promise<NodeStatus>;
   /** Returns the metrics with their current values. */

@@ -9,7 +9,7 @@ export type DispatchPolicy = NodeRegistration['dispatch_policy'];
 type NodeLoad = {
   /** Number of sessions that were leased and are not yet delivered. */
   readonly live: number;
-  /** Number of sessions in the INIT stage, including those that wait for an INIT worker. */
+  /** Number of sessions in the INIT stage, whether they have an INIT worker or wait for one. */
   readonly init: number;
   readonly ready: number;
   readonly freeRun: number;
@@ -18,13 +18,14 @@ type NodeLoad = {
 };
 
 /**
- * Returns how many more sessions a node may lease now, according to its dispatch policy. `pipeline`: the stages of different sessions
- * overlap. A session is leased when an INIT worker is free and, after INIT, a slot in READY or a RUN worker will be free for it. Sessions
- * in POSTRUN or in delivery do not count. `batch`: a new batch of sessions is leased only after the last session of the previous batch has
- * ended. A batch consists of the sessions that one lease call returns: at most as many as RUN has workers and READY has slots together, and
- * fewer when the queue is short. Stages overlap within a batch. `bounded_batch`: the node has at most as many sessions as RUN has workers.
- * Each worker takes one session through all stages and its delivery before it takes the next session, so a session never waits between
- * stages.
+ * Returns how many more sessions a node may lease now, according to its dispatch policy:
+ * - `pipeline`: the stages of different sessions overlap. A session is leased when an INIT worker is free and, after INIT, a slot in READY or
+ * a RUN worker will be free for it. Sessions in POSTRUN or in delivery do not count.
+ * - `batch`: a new batch of sessions is leased only after the last session of the previous batch has ended. A batch consists of the sessions
+ * that one lease call returns. It has at most as many sessions as RUN has workers and READY has slots together, and fewer when the queue is
+ * short. Stages overlap within a batch.
+ * - `bounded_batch`: the node has at most as many sessions as RUN has workers. Each worker takes one session through all stages and its
+ * delivery before it takes the next session, so a session never waits between stages.
  */
 function admissible(policy: DispatchPolicy, sizes: PoolSizes, load: NodeLoad): number {
   switch (policy) {

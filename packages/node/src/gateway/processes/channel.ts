@@ -36,8 +36,8 @@ export class Channel<Theirs extends Operations> {
   }
 
   /**
-   * Calls an operation of the other side. Rejects with its error, or with that of {@link close}. When `signal` aborts, the signal of the
-   * operation aborts, and the call settles as the operation then does.
+   * Calls an operation of the other side. Rejects with the error of the operation, or with the error that {@link close} was given. When
+   * `signal` aborts, the signal of the operation aborts, and the call settles as the operation then does.
    */
   async call<Name extends keyof Theirs & string>(
     name: Name,

@@ -37,7 +37,7 @@ const RESTART: Backoff = { baseMs: 200, maxMs: 30_000 };
 const EARLY_MS = 60_000;
 /** Time in milliseconds within which a process must have closed its sessions when the node closes; a suspended one never does. */
 const CLOSE_MS = 30_000;
-/** Time in milliseconds for which a status or the metrics wait for a process. Those of a slower one are left out. */
+/** Time in milliseconds that a status or the metrics wait for a process. The numbers of a slower process are left out. */
 const REPORT_MS = 5_000;
 /** Number of early ends in succession after which a process is not restarted. */
 const MAX_EARLY_ENDS = 5;
@@ -66,7 +66,7 @@ export async function startProcesses(config: GatewayConfig, { log }: { readonly 
     cleanups.push(() => state.release());
     const metrics = createGatewayMetrics();
     reportReaped(state.reaped, metrics, nodeLog);
-    // A node of one process, which this one was before, keeps its records in the state directory itself.
+    // If this node had one process before, it kept its records in the state directory itself.
     const unusedDirs = [config.state_dir, ...(await reapUnusedDirs(config.state_dir, config.processes, clock))];
     const instance = newId('proc', clock);
     const { server_url: url, token, server_tls: tls, node_id: nodeId } = config;

@@ -4,7 +4,7 @@ import type { GatewayConfig } from '../node/config.ts';
 import type { NodeCalls } from '../node/node-agent.ts';
 import type { NodeStatus } from '../node/node-reports.ts';
 
-/** What a worker is given at its start. It is no argument of the process, because those can be read by others. */
+/** Data that a worker gets at its start. It is not passed as program arguments, because other users can read those. */
 export type WorkerSetup = {
   /** The worker's share of the configuration of the node. */
   readonly config: GatewayConfig;
@@ -14,7 +14,7 @@ export type WorkerSetup = {
   /** Id of the node's process towards the server. All workers have the same. */
   readonly instance: string;
   readonly logLevel: string;
-  /** State directories that no worker uses now. The worker recovers the attempts of which they have records. */
+  /** State directories that no worker uses now. The worker recovers the attempts that have records in them. */
   readonly unusedDirs: readonly string[];
 };
 

@@ -42,7 +42,7 @@ type OpenRequest = {
   reject(error: Error): void;
 };
 
-/** What is known about one worker. */
+/** The state of one worker. */
 type KnownWorker = {
   /** The worker's latest heartbeat; `null` before its first one. */
   beat: Beat | null;
@@ -52,7 +52,7 @@ type KnownWorker = {
 };
 
 /**
- * Makes the calls of several workers to the rollout server as those of one node. Each worker's heartbeat is sent on with the numbers of the
+ * Calls the rollout server for several workers, which the server sees as one node. Each worker's heartbeat is sent on with the numbers of the
  * whole node. Leases go to the worker with the fewest sessions.
  */
 export class ServerCalls {
@@ -182,7 +182,10 @@ export class ServerCalls {
     this.leasing = null;
   }
 
-  /** Gives leases to the workers that request some, each to the one with the fewest sessions, and requests more for what is still open. */
+  /**
+   * Gives leases to the workers that request some, each to the requesting worker with the fewest sessions, and requests more for the requests
+   * that are still open.
+   */
   private distribute(leases: readonly Lease[]): void {
     const given = new Map<KnownWorker, Lease[]>();
     for (const lease of leases) {

@@ -7,13 +7,13 @@ import { workerDir } from '../recovery/worker-dirs.ts';
 const MAX_PORT = 65_535;
 
 /**
- * Returns the configuration of one worker: that of the node with the worker's share of every limit. Together the workers have what the node
- * has. Throws `bad_request` when a limit is too small to be divided.
+ * Returns the configuration of one worker: the node's configuration with the worker's share of every limit. The shares of all workers add up
+ * to the limits of the node. Throws `bad_request` when a limit is too small to be divided.
  */
 export function shareOf(config: GatewayConfig, index: number): GatewayConfig {
   const { processes: count } = config;
   const part = (total: number): number => partOf(total, index, count);
-  /** Returns the share of a limit of which every worker needs at least 1. */
+  /** Returns the share of a limit that must be at least 1 for every worker. */
   const whole = (name: string, total: number): number => {
     if (total >= count) return part(total);
     const message = `processes: ${count} processes need ${name} of at least ${count}, which is ${total}; raise it, or use fewer processes`;

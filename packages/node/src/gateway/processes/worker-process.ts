@@ -14,7 +14,7 @@ export class WorkerProcess {
   readonly ended: Promise<string>;
   private readonly child: ChildProcess;
 
-  /** Starts the process. `label` contains environment variables for it in addition to those of this process. */
+  /** Starts the process. Its environment variables are the variables of this process and `label`. */
   constructor(operations: ParentOperations, label: Readonly<Record<string, string>>) {
     this.child = fork(entryPath(import.meta.url, './worker.js'), [], {
       serialization: 'advanced',

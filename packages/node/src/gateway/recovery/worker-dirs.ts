@@ -16,9 +16,9 @@ export function workerDir(stateDir: string, index: number): string {
 }
 
 /**
- * Ends what an earlier gateway left in those state directories within `stateDir` that `count` processes do not use, and returns these
- * directories: of a node with fewer processes than before, those of the others. The caller holds the lock of `stateDir`. Throws
- * `setup_failed` when one has files of another format.
+ * Ends what an earlier gateway left in the state directories within `stateDir` that no process uses now, and returns these directories. An
+ * earlier node with more than `count` processes leaves such directories. The caller holds the lock of `stateDir`. Throws `setup_failed` when a
+ * directory has files of another format.
  */
 export async function reapUnusedDirs(stateDir: string, count: number, clock: Clock): Promise<string[]> {
   const unused: string[] = [];
@@ -35,7 +35,7 @@ export async function reapUnusedDirs(stateDir: string, count: number, clock: Clo
 /** Paths of the attempt records and journal segments that earlier processes left. */
 type Leftovers = { readonly records: readonly string[]; readonly segments: readonly string[] };
 
-/** Returns the files in `own`, and those in state directories that no process uses. */
+/** Returns the files in `own` and the files in state directories that no process uses. */
 export async function withUnusedDirs(own: Leftovers, unusedDirs: readonly string[]): Promise<Leftovers> {
   const records = [...own.records];
   const segments = [...own.segments];

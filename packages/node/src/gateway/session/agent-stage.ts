@@ -31,7 +31,7 @@ export type AgentRun = {
   /** Secret of the session, which is part of the proxy's URL and also the agent's API key. */
   readonly key: string;
   readonly session: ProxySession;
-  /** Variables with which programs use the session's egress proxy; none without one. */
+  /** Variables that direct programs to the session's egress proxy; empty when the session has none. */
   readonly egressEnv: Readonly<Record<string, string>>;
 };
 

@@ -53,7 +53,7 @@ export class Attempt {
   /** The first failure of the attempt, which decides its outcome; `null` when it has none. */
   failure: Failure | null = null;
   agent: AgentReport | null = null;
-  /** What a floe agent said about its episode; `null` for the other harnesses, and before the episode has ended. */
+  /** Result of the episode of a floe agent; `null` for the other harnesses, and before the episode has ended. */
   episode: EpisodeResult | null = null;
   /** How the sandbox of the agent was used; `null` when the task does not reuse sandboxes, and before the sandbox has started. */
   runtime: RuntimeReport | null = null;

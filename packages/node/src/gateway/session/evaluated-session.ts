@@ -11,7 +11,7 @@ import {
 import type { CheckedEvaluation, EpisodeScores, EvaluatedSession, TraceView } from '@floe-rl/evaluators';
 import type { Attempt } from './attempt.ts';
 
-/** Returns what the evaluator may know of a session. `built` is `null` when its traces could not be built. */
+/** Returns the part of a session that evaluators get. `built` is `null` when its traces could not be built. */
 export function evaluatedSession(
   { lease, episode }: Attempt,
   completions: readonly Completion[],

@@ -66,7 +66,7 @@ export function excuseOf(error: FloeError | null): Failure | null {
 
 function outcomeOfCall({ code, details }: FloeError): Outcome | undefined {
   if (code === 'internal') return 'infra_error';
-  // Paused engines may reject new calls with the code that also means that the agent itself makes too many calls.
+  // Paused engines may reject new calls with an error code that otherwise means that the agent makes too many calls.
   return details.paused === true ? 'engine_error' : BY_CODE[code];
 }
 
@@ -91,7 +91,7 @@ const SESSION_REFUSALS: readonly ErrorCode[] = ['not_found', 'conflict'];
 
 /**
  * Whether the server has refused a delivered result for a reason that no retry can change. Every other error concerns the connection to the
- * server, which an operator may repair: for example a wrong token, an HTTP proxy in between, or a node id that another process uses.
+ * server, and an operator may repair it. Examples are a wrong token, an HTTP proxy in between, and a node id that another process uses.
  */
 export function isFinalRefusal({ code, details }: FloeError): boolean {
   return (

@@ -93,8 +93,8 @@ function judge(attempt: Attempt, runtime: Runtime, session: ProxySession, { resu
 }
 
 /**
- * Returns the rewards of replies, of which an agent may know the order instead of the ids. Throws `plugin_failed` when it gave another number
- * of rewards than it has replies.
+ * Returns the rewards of replies. An agent may have given them in the order of its replies (`stepScores`) instead of by id. Throws
+ * `plugin_failed` when the number of these scores is not the number of the agent's replies.
  */
 function replyRewardsOf(
   { replyRewards = [], stepScores = [] }: EpisodeResult,
@@ -114,8 +114,8 @@ function failure(code: FloeError['code'], reason: EpisodeResult['reason']): Retu
 }
 
 /**
- * Fails the attempt and returns true when the box server of the tools was lost after the agent had done something in the sandbox, unless the
- * host or the container engine had failed. An agent that ends its box server must not get another attempt for that.
+ * Fails the attempt and returns true when the box server of the tools was lost after the agent had done something in the sandbox. An agent
+ * that ends its box server must not get another attempt. A failure of the host or of the container engine does not count.
  */
 function failedAtTools(attempt: Attempt, session: ProxySession, opened: readonly RuntimeTools[]): boolean {
   const loss = opened.map((tools) => tools.loss).find((one) => one?.byAgent === true);

@@ -77,7 +77,7 @@ export class LeaseFence {
   }
 
   /**
-   * Whether the lease has expired because this process was suspended: the lease time is over, and apart from suspensions the process ran
+   * Whether the lease has expired because this process was suspended. Then the lease time is over, and apart from suspensions the process ran
    * for at most two heartbeat intervals since the renewal. If it ran longer, an unreachable server may be the reason why the lease was not
    * renewed.
    */

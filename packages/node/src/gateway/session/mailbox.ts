@@ -5,7 +5,7 @@ import type { ExecRequest, ExecResult, Runtime } from '@floe-rl/sandbox';
 
 /** Maximum size of a request in bytes, as over HTTP. */
 const MAX_REQUEST_BYTES = 64 * 1024 * 1024;
-/** Maximum number of requests that are answered at the same time. Others wait. */
+/** Maximum number of requests that are answered at the same time. Further requests wait. */
 const MAX_WAITING = 32;
 /** Names of requests, which the agent chooses. */
 const NAME = /^[A-Za-z0-9][A-Za-z0-9-]{0,63}$/;
@@ -14,8 +14,8 @@ const NAME = /^[A-Za-z0-9][A-Za-z0-9-]{0,63}$/;
 const PREPARE_SCRIPT = `rm -rf "$1/requests" "$1/replies" "$1/SESSION_END" && mkdir -p "$1/requests" "$1/replies"`;
 
 /**
- * Waits until there are requests that are not being answered, and prints their names. Arguments: the directory, the names of those that are
- * being answered, separated and surrounded by spaces. After a second without a request it checks less often, to spare the processors.
+ * Waits until there are new requests, and prints their names. Arguments: the directory, and the names of the requests that are already being
+ * answered, separated and surrounded by spaces. After a second without a new request it checks less often, to save CPU time.
  */
 const POLL_SCRIPT = `tries=0
 while :; do
@@ -38,8 +38,9 @@ done`;
 const REPLY_SCRIPT = `cat >"$1/replies/$2.part" && mv -f "$1/replies/$2.part" "$1/replies/$2" && rm -f "$1/requests/$3"`;
 
 /**
- * The node's side of a mailbox: a directory in the sandbox by which an agent calls its model where the sandbox has no way to the proxy. A
- * command in the sandbox waits for requests; each is a model call of the session, and its reply is written by another command.
+ * The node's side of a mailbox. A mailbox is a directory in the sandbox. The agent calls its model through it when the sandbox has no
+ * connection to the proxy. A command in the sandbox waits for requests. Each request is a model call of the session, and another command
+ * writes its reply.
  */
 export class Mailbox {
   private readonly runtime: Runtime;
@@ -54,7 +55,7 @@ export class Mailbox {
   }
 
   /**
-   * Makes the mailbox, and answers its requests while `work` runs. Settles as `work`, or rejects with `harness_failed` when the agent has
+   * Makes the mailbox, and answers its requests while `work` runs. Settles as `work` does. Rejects with `harness_failed` when the agent has
    * broken its mailbox, and with `runtime_failed` when the sandbox fails; the signal of `work` then aborts with that error.
    */
   static async during<T>(

@@ -76,7 +76,7 @@ export type PostrunInput = {
   readonly completions: readonly Completion[];
   /** The archive of the artifacts of the agent, or the reason why there is none; `null` when no artifacts were collected. */
   readonly artifacts: Collected | null;
-  /** What the sandboxes did on the network; `null` without an egress proxy. */
+  /** Network traffic of the sandboxes; `null` without an egress proxy. */
   readonly egress: EgressReport | null;
   readonly builders: BuilderRegistry;
   readonly engines: Decoder;
@@ -275,7 +275,7 @@ export function encodeResult(
   return { ...result, summary: { ...result.summary, cost: costOf(attempt, input.completions, result) } };
 }
 
-/** Returns what a session with this result has used. */
+/** Returns the resources that a session with this result has used. */
 function costOf(attempt: Attempt, calls: readonly Completion[], result: DeliveredResult): SessionCost {
   const { trajectory, completions, artifacts, summary } = result;
   const parts = [trajectory, completions, artifacts];
@@ -343,10 +343,9 @@ export async function buildResult(
 }
 
 /**
- * Returns the options with which the model calls of an attempt are linked to each other; they come from the engines. `closeIds` are the
- * token ids that close a turn. `sameText` reports whether two token sequences have the same text. It is needed when a later prompt contains
- * a turn with ids that differ from the sampled ones. A turn that no engine decodes in time counts as not proven to have the same text.
- * Never rejects.
+ * Returns the options for linking the model calls of an attempt to each other; they come from the engines. `closeIds` are the token ids that
+ * close a turn. `sameText` reports whether two token sequences have the same text. It is needed when a later prompt contains a turn with ids
+ * that differ from the sampled ids. A turn that no engine decodes in time counts as not proven to have the same text. Never rejects.
  */
 export async function graphOptionsOf(
   attempt: Attempt,
@@ -356,7 +355,7 @@ export async function graphOptionsOf(
   const { pool, extra_pools: extraPools = [] } = attempt.lease.task.engine;
   const known = extraPools.length === 0 ? [] : engines.info();
   const pools = new Map(known.map((engine) => [engine.engine_id, engine.pool]));
-  // A reply of an engine that is no longer there counts to the pool of the task.
+  // A reply of an engine that was removed counts to the pool of the task.
   const repliesOf = (name: string): Completion[] =>
     completions.filter(({ engineId }) => (pools.get(engineId) ?? pool) === name);
   const closeIds = closeIdsOf(pool, engines);
@@ -396,8 +395,8 @@ function agreed(proofs: readonly SameText[]): SameText {
 }
 
 /**
- * Returns the result in a form that is not larger than servers accept. Omits its artifacts if that is enough. Otherwise omits the token data
- * as well and ends the session as `agent_error`, because the agent made more or larger model calls than a result can contain.
+ * Returns the result in a form that servers accept. When it is too large, omits its artifacts. If that is not enough, the agent made more or
+ * larger model calls than a result can contain. The token data is then omitted as well, and the session ends as `agent_error`.
  */
 export function withinResultLimit(result: DeliveredResult, limitBytes = RESULT_LIMIT_BYTES): DeliveredResult {
   if (deliveryLength(result) <= limitBytes) return result;

@@ -13,13 +13,13 @@ const MAX_HASHES = 20_000;
 
 /** Computes keys that are equal for sandboxes with the same preparation. A file that has not changed is read once. */
 export class PreparedKeys {
-  /** Hash of the content of a file, by what changes when the file is changed; the one that was used least recently is first. */
+  /** Hash of a file's content, by a key that changes when the file is changed. The hash that was used least recently is first. */
   private readonly hashes = new Map<string, string>();
 
   /**
-   * Returns a text that is equal for two preparations only if they have the same runtime settings and actions, and upload the same files:
-   * equal names below the uploaded file or directory, kinds, modes and contents. Where the files are on this machine, and when they were
-   * changed, makes no difference. Rejects when an upload is not allowed or cannot be read.
+   * Returns a text that is equal for two preparations only if they have the same runtime settings and actions, and upload the same files.
+   * Files are the same if their names below the uploaded file or directory, their kinds, modes and contents are equal. Their place on this
+   * machine and the time of their last change make no difference. Rejects when an upload is not allowed or cannot be read.
    */
   async of(
     backend: RuntimeBackend,

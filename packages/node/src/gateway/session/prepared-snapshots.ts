@@ -1,7 +1,7 @@
 import { raceAbort } from '@floe-rl/core';
 import type { Runtime, RuntimeSnapshot } from '@floe-rl/sandbox';
 
-/** Maximum number of keys whose files are remembered to be too large to keep. */
+/** Maximum number of remembered keys whose files are too large to keep. */
 const MAX_REFUSED = 1_000;
 
 export type PreparedOptions = {
@@ -14,8 +14,8 @@ export type PreparedOptions = {
 };
 
 /**
- * How a sandbox got its prepared files: its actions were run and a snapshot was kept (`kept`), they were run for this sandbox only (`alone`),
- * or it was started from a snapshot (`reused`).
+ * How a sandbox got its prepared files. `kept`: its actions were run, and a snapshot was kept. `alone`: its actions were run for this sandbox
+ * only. `reused`: it was started from a snapshot.
  */
 export type PreparedStart = 'kept' | 'alone' | 'reused';
 
@@ -31,8 +31,8 @@ export type PreparedWork = {
 type Kept = { readonly snapshot: RuntimeSnapshot; users: number; isDropped: boolean };
 
 /**
- * Snapshots of prepared sandboxes, from which other sandboxes with the same preparation are started. Those that were used least recently
- * are released when there are too many.
+ * Snapshots of prepared sandboxes. Other sandboxes with the same preparation are started from them. When there are too many, the least
+ * recently used snapshots are released.
  */
 export class PreparedSnapshots {
   private readonly options: PreparedOptions;
@@ -47,14 +47,14 @@ export class PreparedSnapshots {
     this.options = options;
   }
 
-  /** Names of the sandboxes of which snapshots were taken. Processes with these names may exist although the sandboxes were stopped. */
+  /** Names of the sandboxes that snapshots were taken from. Processes with these names may exist although the sandboxes were stopped. */
   get sandboxes(): string[] {
     return [...this.kept.values()].map(({ snapshot }) => snapshot.sandbox);
   }
 
   /**
-   * Starts a sandbox that is prepared. The first one for a key is prepared, while others wait, and the others are started from its snapshot.
-   * If the preparation of the first one fails, each of those that waited for it is prepared. Rejects like `work`.
+   * Starts a sandbox that is prepared. The first sandbox for a key is prepared while others wait, and the others are started from its
+   * snapshot. If the preparation of the first fails, each sandbox that waited for it is prepared. Rejects like `work`.
    */
   async start(key: string, work: PreparedWork, signal: AbortSignal): Promise<Runtime> {
     const reused = await this.reuse(key, work, signal);
@@ -98,7 +98,7 @@ export class PreparedSnapshots {
       return runtime;
     } catch {
       signal.throwIfAborted();
-      // The image may have changed or the spawn helper died. If the reason is another one, the following preparation rejects with it.
+      // The image may have changed, or the spawn helper may have died. For any other reason, the following preparation rejects too.
       if (this.kept.get(key) === found) await this.drop(key);
       return null;
     } finally {

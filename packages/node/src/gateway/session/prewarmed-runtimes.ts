@@ -49,7 +49,7 @@ type Entry = {
 /** Keeps sandboxes ready that have the settings of recent sessions, so that further sessions need not wait for a start. */
 export class PrewarmedRuntimes {
   private readonly options: PrewarmedOptions;
-  /** All sandboxes; the one that was requested first is first. */
+  /** All sandboxes, in the order of the requests for them. */
   private readonly entries = new Set<Entry>();
   private readonly working = new Set<Promise<void>>();
   private readonly draining = new AbortController();
@@ -74,7 +74,7 @@ export class PrewarmedRuntimes {
     return warm;
   }
 
-  /** Removes what belongs to a sandbox that a session used and has stopped. */
+  /** Discards a sandbox that a session used and has stopped. */
   release({ runtime }: WarmSandbox): void {
     for (const entry of this.entries) if (entry.runtime === runtime) this.discard(entry);
   }
@@ -94,7 +94,7 @@ export class PrewarmedRuntimes {
       for (const other of waiting()) {
         const usedMb = waiting().reduce((sum, each) => sum + each.memoryMb, memoryMb);
         if (usedMb <= maxMb) break;
-        // The sandboxes of other settings make room, but not those that still start.
+        // Sandboxes of other settings are ended to make room, unless they are still starting.
         if (other.key !== key && other.runtime !== null) this.discard(other);
       }
       if (waiting().reduce((sum, each) => sum + each.memoryMb, memoryMb) > maxMb) return;

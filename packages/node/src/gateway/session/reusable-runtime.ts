@@ -15,7 +15,7 @@ const HEALTH_POLL_MS = 250;
 const OUTPUT_CHARS = 1_000;
 
 /**
- * Script that removes what floe leaves in a sandbox: files of evaluators in the home directory, which is the argument, and archives of
+ * Script that removes files that floe leaves in a sandbox: files of evaluators in the home directory, which is the argument, and archives of
  * artifacts.
  */
 const REMOVE_OWN_FILES = `rm -rf -- "$1"/floe-* "\${TMPDIR:-/tmp}"/${ARCHIVE_PREFIX}*`;
@@ -23,7 +23,7 @@ const REMOVE_OWN_FILES = `rm -rf -- "$1"/floe-* "\${TMPDIR:-/tmp}"/${ARCHIVE_PRE
 /** The parts of a start request that belong to one session. */
 export type SessionCallbacks = Pick<StartRequest, 'onActivity' | 'onKill'>;
 
-/** Where the sessions of a sandbox open their proxies, whichever session it is. */
+/** Paths at which all sessions of a sandbox open their proxies. */
 export type SandboxPlace = { readonly socketPath: string; readonly egressPath: string };
 
 /** Starts a sandbox with this name and these callbacks, and runs its prepare actions. */
@@ -51,8 +51,8 @@ type Service = {
 };
 
 /**
- * A sandbox for several sessions, one after the other: started and prepared by the first one, and reset after each. What belongs to one
- * session ends with it: its commands, its tools, its proxies. Services belong to the sandbox.
+ * A sandbox that several sessions use, one after the other. The first session starts and prepares it, and it is reset after each session. The
+ * commands, tools and proxies of a session end with the session. Services run as long as the sandbox.
  */
 export class ReusableRuntime {
   readonly place: SandboxPlace;

@@ -7,8 +7,12 @@ import { ReusableRuntime } from './reusable-runtime.ts';
 import { endInTime } from './sandbox-stops.ts';
 
 /**
- * What happens to a sandbox for several sessions: a session started it (`started`) or got one that others had used (`reused`), or it is ended
- * because its reset failed (`reset_failed`), its health check failed (`unhealthy`), or it is not needed any more (`discarded`).
+ * What happens to a sandbox that several sessions share:
+ * - `started`: a session started it.
+ * - `reused`: a session got a sandbox that others had used.
+ * - `reset_failed`: it is ended because its reset failed.
+ * - `unhealthy`: it is ended because its health check failed.
+ * - `discarded`: it is ended because it is not needed any more.
  */
 export type ReuseEvent = 'started' | 'reused' | 'reset_failed' | 'unhealthy' | 'discarded';
 
@@ -34,7 +38,7 @@ export type ReusedOptions = {
   readonly onEvent?: ((event: ReuseEvent) => void) | undefined;
 };
 
-/** What sandboxes must have in common for sessions to share them, and how they are reset. */
+/** The settings that sessions must have in common to share sandboxes, and how the sandboxes are reset. */
 export type ReuseRequest = { readonly key: string; readonly spec: RuntimeSpec; readonly reuse: RuntimeReuse };
 
 /** A sandbox that no session uses. */
@@ -53,7 +57,7 @@ type Kept = {
 export class ReusedRuntimes {
   private readonly options: ReusedOptions;
   private readonly requests = new Map<ReusableRuntime, ReuseRequest>();
-  /** The sandboxes that no session uses; the one that was used least recently is first. */
+  /** The sandboxes that no session uses; the least recently used sandbox is first. */
   private readonly kept = new Map<ReusableRuntime, Kept>();
   private readonly ending = new Set<Promise<void>>();
   private isDraining = false;
@@ -95,7 +99,7 @@ export class ReusedRuntimes {
     this.options.onEvent?.(uses > 1 ? 'reused' : 'started');
   }
 
-  /** Takes a sandbox back. It is reset for another session or ended, neither of which the caller has to wait for. */
+  /** Takes a sandbox back. It is reset for another session or ended; the caller does not wait for this. */
   giveBack(runtime: ReusableRuntime): void {
     const { maxCount, maxMb, log } = this.options;
     const { memoryMb } = runtime;
@@ -135,7 +139,7 @@ export class ReusedRuntimes {
   }
 
   private takeReady(key: string): ReusableRuntime | null {
-    // The sandbox that was used last is taken, so that those that are not needed reach their idle limit.
+    // The most recently used sandbox is taken, so that sandboxes that are not needed reach their idle limit.
     for (const [runtime, kept] of [...this.kept].reverse()) {
       if (!kept.isReady || this.requests.get(runtime)?.key !== key) continue;
       kept.cancelEnd();

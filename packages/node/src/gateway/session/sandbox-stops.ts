@@ -47,8 +47,8 @@ export class SandboxStops {
   }
 
   /**
-   * Resolves at once when a session need not wait for the end of its sandboxes. Otherwise, because too many others are being ended, resolves when
-   * they have ended. Never rejects.
+   * Resolves at once when a session need not wait for the end of its sandboxes. When too many others are being ended, resolves when the
+   * session's sandboxes have ended. Never rejects.
    */
   async await(stop: SandboxStop): Promise<void> {
     const { maxCount, maxMb } = this.limits;

@@ -170,10 +170,9 @@ export class Sandboxes {
   }
 
   /**
-   * Starts a sandbox and runs its prepare actions, or starts it with the files of another one of the same preparation, where the task allows
-   * that. Gives `permit` back after the start, even if the start failed. Rejects with
-   * `runtime_unavailable` or with the error of the provider or a prepare action. When a prepare action fails, the sandbox is stopped before
-   * the promise rejects.
+   * Starts a sandbox and runs its prepare actions. Where the task allows it, starts the sandbox from the snapshot of another sandbox with the
+   * same preparation instead. Gives `permit` back after the start, even if the start failed. Rejects with `runtime_unavailable` or with the
+   * error of the provider or a prepare action. When a prepare action fails, the sandbox is stopped before the promise rejects.
    */
   async start(
     request: StartRequest,
@@ -190,8 +189,8 @@ export class Sandboxes {
   }
 
   /**
-   * Returns with which other sandboxes the one of this request is interchangeable; `null` when the task wants a new one. Rejects with
-   * `runtime_unavailable`, or with `unsupported` when the back end cannot reset its sandboxes as the task demands.
+   * Returns the key that is equal for all sandboxes that are interchangeable with the sandbox of this request; `null` when the task wants a
+   * new one. Rejects with `runtime_unavailable`, or with `unsupported` when the back end cannot reset its sandboxes as the task demands.
    */
   async reuseRequest({ spec, readOnlyMounts }: StartRequest): Promise<ReuseRequest | null> {
     const { reuse } = spec;

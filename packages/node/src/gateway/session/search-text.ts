@@ -1,13 +1,13 @@
 import type { Completion } from '@floe-rl/capture';
 import { joinedWithin, MAX_SEARCH_CHARS, searchedText } from '@floe-rl/core/protocol';
 
-/** Returns what a search for messages finds of an attempt: each message of its model calls and each reply, once. */
+/** Returns the text of an attempt that searches for messages cover: each message of its model calls and each reply, once. */
 export function searchTextOf(completions: readonly Completion[]): string {
   const seen = new Set<string>();
   const texts: string[] = [];
   for (const { request, message } of completions) {
     const { messages, messageTexts } = request;
-    // A request repeats the messages of an earlier one, and new ones are at its end.
+    // A request repeats the messages of an earlier request, and its new messages are at the end.
     let from = messages.length;
     while (from > 0 && !seen.has(messageTexts[from - 1] ?? '')) from--;
     for (let at = from; at < messages.length; at++) {

@@ -194,7 +194,7 @@ class SessionRun {
     });
   }
 
-  /** Runs a part of the agent stage, which has a limit in seconds; `undefined` for that of the session alone. */
+  /** Runs a part of the agent stage. `limit` is its time limit in seconds; with `undefined`, only the time limit of the session applies. */
   private within<T>(limit: number | undefined, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const { attempt } = this;
     return attempt.timer.run('agent', toMs(limit), attempt.signal, (budget) => this.guardStall('agent', budget, work));
@@ -303,7 +303,8 @@ class SessionRun {
     const { attempt } = this;
     const input = this.postrunInput();
     return attempt.measure('postrun_ms', async (span) => {
-      // The traces are built before the evaluation, which may give each a reward, and encoded after it, so that they are encoded once.
+      // The traces are built before the evaluation, because it may give each trace a reward. They are encoded after it, so that they are
+      // encoded once.
       const built = await attempt.measure('build_ms', () => buildSession(attempt, input), span);
       if (this.isStopped()) return null;
       const evaluation = await attempt.measure(

@@ -19,7 +19,7 @@ export type SandboxDeps = {
   readonly sandboxes: Sandboxes;
   /** Sandboxes that were started in advance. */
   readonly prewarmed: PrewarmedRuntimes;
-  /** Sandboxes whose end no session waits for. */
+  /** Ends sandboxes after their sessions, without the sessions waiting for it. */
   readonly stops: SandboxStops;
   /** Sandboxes that several sessions use. */
   readonly reused: ReusedRuntimes;
@@ -50,8 +50,8 @@ function evalSandbox({ session_id, attempt }: Lease, number: number): string {
 }
 
 /**
- * The sandboxes of one attempt: that of the agent, which may be new, started in advance or used by several sessions, and the fresh one of the
- * evaluator. With the directories of their sockets, and the egress proxy.
+ * The sandboxes of one attempt, with the directories of their sockets and the egress proxy. The agent's sandbox may be new, started in
+ * advance, or used by several sessions. The evaluator may have a fresh sandbox.
  */
 export class SessionSandboxes {
   private readonly attempt: Attempt;
@@ -91,7 +91,7 @@ export class SessionSandboxes {
     return this.sessionEgress;
   }
 
-  /** Path of the socket at which the agent's sandbox expects the session's proxy. To be read when {@link start} has resolved. */
+  /** Path of the socket for the session's proxy in the agent's sandbox. To be read when {@link start} has resolved. */
   get proxySocketPath(): string {
     return this.place.socketPath;
   }

@@ -9,7 +9,7 @@ export type StallWatchOptions = {
   readonly limitMs: number | null;
   /** Returns a number that increases with every sign of progress. */
   readonly progressCount: () => number;
-  /** Returns the error with which stalled work is aborted. Called once, with the number of seconds without progress. */
+  /** Returns the error that the signal of stalled work aborts with. It is called once, with the number of seconds without progress. */
   readonly stallError: (seconds: number) => FloeError;
 };
 

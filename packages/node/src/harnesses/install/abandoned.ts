@@ -12,8 +12,8 @@ export const TEMP_PREFIX = '.installing-';
 const REMOVE_RETRIES = { maxRetries: 10, retryDelay: 100 };
 
 /**
- * Removes the temporary directories of installing processes that no longer run, and ends the tools that those processes left, such as
- * `npm`, because they would continue to write to the directories.
+ * Removes the temporary directories of installing processes that no longer run. First ends the tools that those processes left running, such
+ * as `npm`, because they would continue to write to the directories.
  */
 export async function removeAbandoned(parent: string): Promise<void> {
   for (const entry of await readdir(parent)) {
@@ -30,7 +30,7 @@ async function toolsOf(dir: string): Promise<number[]> {
   const found: number[] = [];
   for (const pid of (await readdir('/proc').catch(() => [])).map(Number)) {
     if (!(pid > 0)) continue;
-    // The read fails for processes that have ended and for those of other users.
+    // The read fails for processes that have ended and for processes of other users.
     const environment = await readFile(`/proc/${pid}/environ`, 'utf8').catch(() => '');
     if (environment.split('\0').includes(`${INSTALLATION_MARK}=${dir}`)) found.push(pid);
   }

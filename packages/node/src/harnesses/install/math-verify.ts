@@ -2,7 +2,7 @@ import { assetPath } from '@floe-rl/core';
 import { pythonPath } from './catalog.ts';
 import { type LockedHarness, lockedStatus } from './install.ts';
 
-/** The Python package with which the evaluator `answer` compares expressions. It is installed like a harness, in the same directory. */
+/** The Python package that compares expressions for the evaluator `answer`. It is installed like a harness, in the same directory. */
 export const MATH_VERIFY: LockedHarness = {
   name: 'math_verify',
   install: {
@@ -10,7 +10,7 @@ export const MATH_VERIFY: LockedHarness = {
     source: 'pip',
     diskMb: 130,
     nodeVersion: null,
-    // The package has no program of its own. This one belongs to sympy, which it is made with.
+    // The package has no program of its own. This program belongs to sympy, which the package depends on.
     program: 'venv/bin/isympy',
     warmUp: ['--help'],
   },

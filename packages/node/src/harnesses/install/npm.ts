@@ -35,8 +35,8 @@ export async function installWithNpm(name: string, dir: string, signal: AbortSig
 }
 
 /**
- * Throws `setup_failed` when npm's cache cannot be written to. npm's own message for this advises to change the owner of files, which does
- * not help when the home directory is read-only.
+ * Throws `setup_failed` when npm's cache cannot be written to. The message of npm itself advises to change the owner of files, which does not
+ * help when the home directory is read-only.
  */
 async function refuseUnwritableCache(dir: string, signal: AbortSignal): Promise<void> {
   const remedy = 'set npm_config_cache to a directory that you can write to';

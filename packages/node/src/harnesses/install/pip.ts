@@ -62,8 +62,8 @@ export async function installWithPip(name: string, dir: string, target: string, 
 }
 
 /**
- * Returns the path of a Python that sandboxes can also read: a Python of the system, not one that a version manager installed in a home
- * directory.
+ * Returns the path of a Python that sandboxes can also read. A Python of the system qualifies; a Python that a version manager installed in a
+ * home directory does not.
  */
 async function findPython(name: string, dir: string, signal: AbortSignal): Promise<string> {
   for (const candidate of await candidatePythons()) {

@@ -80,7 +80,7 @@ describe('openStateDir', () => {
     const other = await sandbox('ses_2-1-agent', owner);
     await mkdir(join(first.sessions, 'local-77', 'ses_1-1-agent'), { recursive: true });
     await writeFile(join(first.sockets, 'x.sock'), '');
-    // The lock is replaced by that of a process that no longer exists, to simulate a gateway that was killed.
+    // The lock of a process that no longer exists replaces the gateway's lock, to simulate a gateway that was killed.
     await writeFile(join(stateDir, 'gateway.lock'), `999999999 1 earlier-boot ${hostname()}`);
     const second = await openStateDir(stateDir, systemClock);
     expect(second.ownerId).toBe(first.ownerId);

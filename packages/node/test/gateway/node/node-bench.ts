@@ -38,7 +38,7 @@ export function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
   };
 }
 
-/** The result of one session, which was run before the tests. Its session id is that of {@link LEASE}. */
+/** The result of one session, which was run before the tests. It has the session id of {@link LEASE}. */
 const RESULT = await resultOfSession();
 
 /**

@@ -78,8 +78,8 @@ type RecoveringGateway = {
 };
 
 /**
- * Starts the recovery of a gateway that was restarted after a crash. `answer` returns the error with which the fake server refuses the
- * partial result of a session; `null` when the server accepts it.
+ * Starts the recovery of a gateway that was restarted after a crash. `answer` returns the fake server's error for the partial result of a
+ * session; `null` when the server accepts the result.
  */
 async function startRecovery(answer: (session: string) => FloeError | null = () => null): Promise<RecoveringGateway> {
   const records = await AttemptRecords.open(join(dir, 'attempts'));

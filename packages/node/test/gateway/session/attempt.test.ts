@@ -10,7 +10,7 @@ type Setting = {
   readonly clock: VirtualClock;
   /** The calls of `onChange`. */
   readonly changes: (SessionStatus | null)[];
-  /** The spans that were started, as `parent > name`, followed by the error with which they ended. */
+  /** The spans that were started, as `parent > name`, each followed by its error if it ended with one. */
   readonly spans: string[];
 };
 

@@ -10,7 +10,7 @@ import { bench, ENDED_WELL, runtimeOf } from '../session-bench.ts';
 const LOST = new FloeError('runtime_failed', 'the connection to the box server is lost', { box: 'lost' });
 const BY_AGENT: ToolsLoss = { error: LOST, byAgent: true, wasUsed: true };
 
-/** Runs a session of an agent that loses its tools, and rejects with `error` then. */
+/** Runs a session of an agent that loses its tools and then rejects with `error`. */
 async function sessionOf(
   loss: ToolsLoss | null,
   { error = LOST, replies = 1 }: { readonly error?: FloeError; readonly replies?: number } = {},

@@ -74,7 +74,7 @@ describe('StartLimits with a rate', () => {
     expect(times.map((ms) => ms - from)).toEqual([0, 500, 1_000, 1_500]);
     expect(limits.counts().get('local')).toEqual({ starting: 4, waiting: 0, limit: null });
     await pass(clock, 10_000);
-    // Time in which nothing started is not saved for a burst.
+    // Unused time is not saved for a burst of starts.
     const again = request(limits, clock, 2);
     await pass(clock, 1_000);
     expect((again[1] ?? 0) - (again[0] ?? 0)).toBe(500);

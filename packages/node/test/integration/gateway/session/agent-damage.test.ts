@@ -21,7 +21,7 @@ import { bench } from '../../../gateway/session-bench.ts';
 
 const problem = await bubblewrapMissing();
 
-/** Shell commands with which an agent damages its own sandbox, each with the outcome of its session. */
+/** Shell commands of an agent that damage its own sandbox, each with the outcome of its session. */
 const DAMAGE: readonly (readonly [what: string, command: string, outcome: string])[] = [
   ['fills the disk of its sandbox', 'cat /dev/zero > fill; cat /dev/zero > /artifacts/fill; true', 'completed'],
   ['fills the disk of its sandbox and fails', 'cat /dev/zero > fill; exit 3', 'agent_error'],

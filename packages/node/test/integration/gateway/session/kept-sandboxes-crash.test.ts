@@ -22,8 +22,8 @@ import { openStateDir } from '../../../../src/gateway/recovery/state-dir.ts';
 const missing = await missingBackends();
 
 /**
- * Program of a minimal gateway that keeps two sandboxes: one that a session has used, with a service, and one that was started in advance. It
- * prints a line when both are kept.
+ * Program of a minimal gateway that keeps two sandboxes. A session has used the first, which has a service; the second was started in advance.
+ * The program prints a line when both are kept.
  */
 const GATEWAY = `
 const [packages, dir, backend, image, engineSocket, seconds] = process.argv.slice(1);
