@@ -10,7 +10,7 @@ import { checkAssertions } from './lint/assertions.ts';
 import { checkCalls } from './lint/calls.ts';
 import { checkCopies } from './lint/copies.ts';
 import { checkGrammar } from './lint/grammar.ts';
-import { checkCircles, checkImports, readPackages } from './lint/packages.ts';
+import { checkCircles, checkImports, checkRooms, readPackages } from './lint/packages.ts';
 import { checkSizes, PRODUCT, sizesOf } from './lint/sizes.ts';
 import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
 import { checkTestPlace } from './lint/test-place.ts';
@@ -40,6 +40,7 @@ const programs = files.filter(({ path }) => !/^(test|dashboard|packages\/[^/]+\/
 const packages = readPackages(root);
 const problems = [
   ...checkCircles(packages),
+  ...checkRooms(),
   ...files.flatMap((file) => checkImports(file, packages)),
   ...programs.flatMap(checkCalls),
   ...programs.flatMap(checkCopies),

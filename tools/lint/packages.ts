@@ -14,20 +14,23 @@ export type PackageFacts = {
 /** Packages by name, such as `@floe-rl/core`. */
 export type Packages = ReadonlyMap<string, PackageFacts>;
 
+/** For each room of a package, the rooms that it may import. */
+type Rooms = Readonly<Record<string, readonly string[]>>;
+
 /**
  * The folders ("rooms") of a package that each of its rooms may import. `*` allows all of them. Files beside the rooms may be imported by all
  * rooms, and only `index.ts` among them imports rooms. A package that is not listed has no rules inside.
  */
-const ROOMS: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
+const ROOMS: Readonly<Record<string, Rooms>> = {
   core: { schema: [], protocol: ['schema'], rows: ['schema'], http: [] },
   capture: { tokens: [], dialects: [], engines: [], proxy: ['tokens', 'dialects', 'engines'] },
   sandbox: {
     api: [],
     images: [],
-    processes: ['spawn'],
+    processes: [],
     spawn: ['processes'],
     workspace: ['api'],
-    box: ['api', 'backends', 'processes', 'spawn', 'workspace'],
+    box: ['api', 'processes', 'spawn', 'workspace'],
     backends: ['*'],
   },
   search: { search: [], 'code-index': ['search'] },
@@ -94,22 +97,43 @@ export function readPackages(root: string): Packages {
 
 /** Returns a problem for each circle of packages that depend on each other. */
 export function checkCircles(packages: Packages): Problem[] {
-  const problems: Problem[] = [];
+  return circlesOf(packages.keys(), (name) => packages.get(name)?.dependencies ?? []).map((circle) => ({
+    path: `packages/${packages.get(circle[0] ?? '')?.folder}/package.json`,
+    line: 0,
+    message: `${circle.join(' → ')} depend on each other; move what they share to a package below them`,
+  }));
+}
+
+/** Returns a problem for each circle of rooms that the table allows to import each other. */
+export function checkRooms(table: Readonly<Record<string, Rooms>> = ROOMS): Problem[] {
+  return Object.entries(table).flatMap(([folder, rooms]) => {
+    const names = Object.keys(rooms);
+    const allowed = (room: string): readonly string[] =>
+      rooms[room]?.includes('*') === true ? names.filter((name) => name !== room) : (rooms[room] ?? []);
+    return circlesOf(names, allowed).map((circle) => ({
+      path: 'tools/lint/packages.ts',
+      line: 0,
+      message: `rooms of ${folder} may import each other: ${circle.join(' → ')}; move what they share to one of them`,
+    }));
+  });
+}
+
+/** Returns the circles of a graph, each as the names on its way from one name back to it. */
+function circlesOf(names: Iterable<string>, next: (name: string) => readonly string[]): string[][] {
+  const circles: string[][] = [];
   const done = new Set<string>();
   const visit = (name: string, above: readonly string[]): void => {
     const from = above.indexOf(name);
     if (from >= 0) {
-      const circle = [...above.slice(from), name].join(' → ');
-      const message = `${circle} depend on each other; move what they share to a package below them`;
-      problems.push({ path: `packages/${packages.get(name)?.folder}/package.json`, line: 0, message });
+      circles.push([...above.slice(from), name]);
       return;
     }
     if (done.has(name)) return;
-    for (const next of packages.get(name)?.dependencies ?? []) visit(next, [...above, name]);
+    for (const other of next(name)) visit(other, [...above, name]);
     done.add(name);
   };
-  for (const name of packages.keys()) visit(name, []);
-  return problems;
+  for (const name of names) visit(name, []);
+  return circles;
 }
 
 /** Returns the imports of a file that break a rule. */

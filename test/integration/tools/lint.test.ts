@@ -9,6 +9,7 @@ import { checkCopies } from '../../../tools/lint/copies.ts';
 import {
   checkCircles,
   checkImports,
+  checkRooms,
   type PackageFacts,
   type Packages,
   readPackages,
@@ -195,6 +196,11 @@ describe('import rules', () => {
       '../../../server/src/store/store.ts',
       'packages/server/src/store/store.ts is outside the package capture; import another package by its name',
     ],
+    [
+      'packages/sandbox/src/box/planted.ts',
+      '../backends/sandbox-runtime.ts',
+      'sandbox/box may not import sandbox/backends',
+    ],
     ['packages/capture/src/planted.ts', '../../../verify/main.ts', expect.stringContaining('outside the package')],
     ['packages/capture/src/a.ts', '@floe-rl/server', expect.stringContaining('not among the dependencies')],
     [
@@ -247,6 +253,15 @@ describe('import rules', () => {
     const packages = readPackages(ROOT);
     expect(packages.get('@floe-rl/core')).toMatchObject({ folder: 'core', dependencies: [] });
     expect(checkCircles(packages)).toEqual([]);
+  });
+
+  it('report rooms that the table allows to import each other', () => {
+    const table = { sandbox: { api: [], box: ['api', 'backends'], backends: ['*'] } };
+    expect(messages(checkRooms(table))).toEqual([
+      'rooms of sandbox may import each other: box → backends → box; move what they share to one of them',
+    ]);
+    expect(checkRooms({ sandbox: { api: [], box: ['api'], backends: ['*'] } })).toEqual([]);
+    expect(checkRooms()).toEqual([]);
   });
 });
 

@@ -22,9 +22,9 @@ import { BoxToolClient } from '../box/tool-client.ts';
 import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS, startToolServer } from '../box/tool-server.ts';
 import type { Cgroups } from '../processes/cgroup.ts';
 import { endOwned } from '../processes/orphans.ts';
-import { labelled, type Owner } from '../processes/owner.ts';
+import type { Owner } from '../processes/owner.ts';
 import { programPath } from '../programs.ts';
-import type { Spawner, SpawnLimits, SpawnRequest, SpawnResult } from '../spawn/spawner.ts';
+import { labelled, type Spawner, type SpawnLimits, type SpawnRequest, type SpawnResult } from '../spawn/spawner.ts';
 import {
   baseEnvironment,
   COMMAND_MARK,

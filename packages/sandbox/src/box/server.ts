@@ -1,12 +1,12 @@
 import { readlinkSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
-import { listenForProxy } from '../backends/proxy-forward.ts';
 import { ChildRunner } from '../spawn/child-runner.ts';
 import type { HelperReply } from '../spawn/spawner.ts';
 import { COMMAND_MARK } from '../workspace/environment.ts';
 import { BoxFiles } from './files.ts';
 import { encodeFrame, type Frame, FrameReader } from './frames.ts';
 import type { BoxReply, BoxRequest } from './messages.ts';
+import { listenForProxy } from './proxy-forward.ts';
 import { BoxTools } from './tools.ts';
 import { findUser } from './users.ts';
 

@@ -1,5 +1,3 @@
-import type { Spawner } from '../spawn/spawner.ts';
-
 /** Identifies the gateway process that started a sandbox. */
 export type Owner = {
   /**
@@ -34,13 +32,4 @@ export function readLabel(environment: string, ownerId: string): Label | null {
     if (at >= 0) return { instance: rest.slice(0, at), name: rest.slice(at + 1) };
   }
   return null;
-}
-
-/** Wraps a spawner so that all processes that it starts have the label of the sandbox `name`. */
-export function labelled(spawner: Spawner, owner: Owner, name: string): Spawner {
-  const label = labelOf(owner, name);
-  return {
-    spawn: (request) => spawner.spawn({ ...request, env: { ...request.env, ...label } }),
-    close: () => spawner.close(),
-  };
 }

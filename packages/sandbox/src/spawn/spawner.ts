@@ -1,3 +1,5 @@
+import { labelOf, type Owner } from '../processes/owner.ts';
+
 export type SpawnRequest = {
   readonly argv: readonly string[];
   /** All environment variables of the child process. It inherits no variable. */
@@ -81,6 +83,15 @@ export interface Spawner {
   close(): Promise<void>;
   /** Process id of the running spawn helper; `null` before the first spawn and after `close`. */
   readonly helperPid?: number | null;
+}
+
+/** Wraps a spawner so that all processes that it starts have the label of the sandbox `name`. */
+export function labelled(spawner: Spawner, owner: Owner, name: string): Spawner {
+  const label = labelOf(owner, name);
+  return {
+    spawn: (request) => spawner.spawn({ ...request, env: { ...request.env, ...label } }),
+    close: () => spawner.close(),
+  };
 }
 
 /** A request to start a child process, in the form in which it is sent to the process that starts it. */

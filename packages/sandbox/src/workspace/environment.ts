@@ -15,6 +15,9 @@ export const COMMAND_MARK = 'FLOE_COMMAND_MARK';
 /** Directories in which every command of a sandbox finds programs. */
 export const SANDBOX_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
+/** Home directory of the sandbox's user, as a path in the sandbox. */
+export const AGENT_HOME = '/home/agent';
+
 /** Returns the environment variables that every command in a sandbox has. `home` is the home directory of the sandbox's user. */
 export function baseEnvironment(home: string): Record<string, string> {
   return {

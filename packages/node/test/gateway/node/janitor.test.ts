@@ -6,8 +6,8 @@ import { systemClock, VirtualClock } from '@floe-rl/core';
 import { silentLogger } from '@floe-rl/observe';
 import { createSpawner, labelledProcesses } from '@floe-rl/sandbox';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { labelled, type Owner } from '../../../../sandbox/src/processes/owner.ts';
-import type { SpawnedProcess, Spawner } from '../../../../sandbox/src/spawn/spawner.ts';
+import type { Owner } from '../../../../sandbox/src/processes/owner.ts';
+import { labelled, type SpawnedProcess, type Spawner } from '../../../../sandbox/src/spawn/spawner.ts';
 import { Janitor } from '../../../src/gateway/node/janitor.ts';
 import { openStateDir } from '../../../src/gateway/recovery/state-dir.ts';
 

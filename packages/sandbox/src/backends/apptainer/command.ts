@@ -1,4 +1,4 @@
-import { ROOT_CAPABILITIES } from '../../box/placement.ts';
+import { ROOT_CAPABILITIES } from '../boxed/placement.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
 
 /**

@@ -14,6 +14,20 @@ import {
   type StartRequest,
 } from '../../api/runtime.ts';
 import { type BoxConnection, type BoxEnd, BoxListener, replyBodyBytes } from '../../box/connection.ts';
+import { BOX_BYTES, BOX_TASKS } from '../../box/tool-server.ts';
+import type { NodeImages } from '../../images/node-images.ts';
+import type { Cgroup, Cgroups } from '../../processes/cgroup.ts';
+import type { Owner } from '../../processes/owner.ts';
+import { isRunning } from '../../processes/process-table.ts';
+import { labelled, type SpawnedProcess, type Spawner } from '../../spawn/spawner.ts';
+import {
+  AGENT_HOME,
+  baseEnvironment,
+  checkEnvironment,
+  egressEnvironment,
+  HOST_PATH,
+  PROXY_PORT,
+} from '../../workspace/environment.ts';
 import {
   BOX_SOCKET,
   type BoxPrograms,
@@ -22,23 +36,10 @@ import {
   copyBoxPrograms,
   createPaths,
   mcpCommand,
-} from '../../box/placement.ts';
-import { BoxRuntime, WORKDIR_ONLY } from '../../box/runtime.ts';
-import { BOX_BYTES, BOX_TASKS } from '../../box/tool-server.ts';
-import type { NodeImages } from '../../images/node-images.ts';
-import type { Cgroup, Cgroups } from '../../processes/cgroup.ts';
-import { labelled, type Owner } from '../../processes/owner.ts';
-import { isRunning } from '../../processes/process-table.ts';
-import type { SpawnedProcess, Spawner } from '../../spawn/spawner.ts';
-import {
-  baseEnvironment,
-  checkEnvironment,
-  egressEnvironment,
-  HOST_PATH,
-  PROXY_PORT,
-} from '../../workspace/environment.ts';
+} from '../boxed/placement.ts';
+import { BoxRuntime, WORKDIR_ONLY } from '../boxed/runtime.ts';
 import { unenforcedLimits } from '../bubblewrap/diagnosis.ts';
-import { AGENT_HOME, countsProcessesPerNamespace } from '../bubblewrap/host.ts';
+import { countsProcessesPerNamespace } from '../bubblewrap/host.ts';
 import { seccompProfile } from '../container/seccomp.ts';
 import { copyProgram } from '../sandbox-programs.ts';
 import { refuseUser } from '../users.ts';

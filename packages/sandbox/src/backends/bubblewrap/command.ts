@@ -8,11 +8,11 @@ import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS } from '../../box/tool-server.ts';
 import type { Cgroup } from '../../processes/cgroup.ts';
 import type { CgroupLimits } from '../../processes/cgroup-hierarchy.ts';
 import type { SpawnRequest } from '../../spawn/spawner.ts';
-import { EGRESS_PORT, HOST_PATH, PROXY_PORT } from '../../workspace/environment.ts';
+import { AGENT_HOME, EGRESS_PORT, HOST_PATH, PROXY_PORT } from '../../workspace/environment.ts';
 import { PACK_SCRIPT } from '../../workspace/transfer.ts';
 import type { SandboxParts } from '../sandbox-runtime.ts';
 import type { Holder, HolderLayout } from './holder.ts';
-import { AGENT_HOME, type SandboxHost } from './host.ts';
+import type { SandboxHost } from './host.ts';
 
 /** Path in the sandbox of the directory with all files of the proxy relay, which forwards the agent's connections to the session's proxy. */
 const RELAY_DIR = '/.floe';

@@ -2,12 +2,10 @@ import { lstat, mkdir, readFile, readlink, realpath, rm, stat, writeFile } from 
 import { release } from 'node:os';
 import { join } from 'node:path';
 import { SANDBOX_UID } from '../../api/files.ts';
+import { AGENT_HOME } from '../../workspace/environment.ts';
 import { type Architecture, DENIED_CALLS } from '../denied-calls.ts';
 import { copySandboxPrograms, type SandboxPrograms } from '../sandbox-programs.ts';
 import { syscallFilter } from './syscall-filter.ts';
-
-/** Home directory of the sandbox's user, as a path in the sandbox. */
-export const AGENT_HOME = '/home/agent';
 
 /**
  * Paths of the host's /etc that are mounted in sandboxes. Programs need these files to run and to verify certificates, and none of the

@@ -13,9 +13,9 @@ import {
 } from '../../api/runtime.ts';
 import type { NodeImages } from '../../images/node-images.ts';
 import type { Cgroups } from '../../processes/cgroup.ts';
-import { labelled, type Owner } from '../../processes/owner.ts';
+import type { Owner } from '../../processes/owner.ts';
 import { isRunning } from '../../processes/process-table.ts';
-import type { Spawner } from '../../spawn/spawner.ts';
+import { labelled, type Spawner } from '../../spawn/spawner.ts';
 import { checkEnvironment, missingProgram } from '../../workspace/environment.ts';
 import { type Architecture, DENIED_CALLS } from '../denied-calls.ts';
 import { refuseUser } from '../users.ts';

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
-import { listenForProxy } from '../proxy-forward.ts';
+import { listenForProxy } from '../../box/proxy-forward.ts';
 
 /*
  * The proxy relay: a program that runs inside a sandbox without network, as the parent of the harness. It listens on the sandbox's loopback

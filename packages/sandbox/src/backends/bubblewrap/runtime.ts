@@ -11,6 +11,7 @@ import { endOwned } from '../../processes/orphans.ts';
 import { isAlive, readProcess } from '../../processes/process-table.ts';
 import type { SpawnedProcess, SpawnResult } from '../../spawn/spawner.ts';
 import {
+  AGENT_HOME,
   baseEnvironment,
   checkEnvironment,
   egressEnvironment,
@@ -34,7 +35,6 @@ import {
   spawnRequest,
 } from './command.ts';
 import { bindInto, deriveHolder, endHolder, type Holder } from './holder.ts';
-import { AGENT_HOME } from './host.ts';
 import { BubblewrapSnapshot, usedBytes } from './snapshot.ts';
 
 /**

@@ -11,6 +11,17 @@ import {
   type StartRequest,
 } from '../../api/runtime.ts';
 import { type BoxEnd, BoxListener, replyBodyBytes } from '../../box/connection.ts';
+import { BOX_BYTES, BOX_TASKS } from '../../box/tool-server.ts';
+import type { SandboxUser } from '../../box/users.ts';
+import type { Owner } from '../../processes/owner.ts';
+import type { Spawner } from '../../spawn/spawner.ts';
+import {
+  AGENT_HOME,
+  baseEnvironment,
+  checkEnvironment,
+  egressEnvironment,
+  PROXY_PORT,
+} from '../../workspace/environment.ts';
 import {
   askRootVariables,
   BOX_SOCKET,
@@ -22,14 +33,8 @@ import {
   mcpCommand,
   ROOT_CAPABILITIES,
   toolServerCommand,
-} from '../../box/placement.ts';
-import { BoxRuntime, WORKDIR_ONLY } from '../../box/runtime.ts';
-import { BOX_BYTES, BOX_TASKS } from '../../box/tool-server.ts';
-import type { SandboxUser } from '../../box/users.ts';
-import type { Owner } from '../../processes/owner.ts';
-import type { Spawner } from '../../spawn/spawner.ts';
-import { baseEnvironment, checkEnvironment, egressEnvironment, PROXY_PORT } from '../../workspace/environment.ts';
-import { AGENT_HOME } from '../bubblewrap/host.ts';
+} from '../boxed/placement.ts';
+import { BoxRuntime, WORKDIR_ONLY } from '../boxed/runtime.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
 import { ContainerEngine, type ContainerSpec, type ImageInfo } from './engine-api.ts';
 import { ImagePulls } from './image-pull.ts';

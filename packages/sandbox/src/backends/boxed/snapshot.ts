@@ -2,9 +2,9 @@ import { randomBytes } from 'node:crypto';
 import { mkdir, open, rm } from 'node:fs/promises';
 import { dirname, join, posix } from 'node:path';
 import { FloeError, MIB, raceAbort } from '@floe-rl/core';
-import type { ExecRequest, ExecResult, RuntimeSnapshot } from '../api/runtime.ts';
-import { releasedError } from '../backends/command-turns.ts';
-import { type BoxConnection, partsOfFile, requireDone } from './connection.ts';
+import type { ExecRequest, ExecResult, RuntimeSnapshot } from '../../api/runtime.ts';
+import { type BoxConnection, partsOfFile, requireDone } from '../../box/connection.ts';
+import { releasedError } from '../command-turns.ts';
 
 /** Directory in the sandbox of the archive while it is sent. */
 const ARCHIVE_DIR = '/tmp';

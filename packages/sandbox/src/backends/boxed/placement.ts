@@ -2,15 +2,14 @@ import { readlinkSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 import { parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
-import type { RuntimePaths, StartRequest } from '../api/runtime.ts';
-import { AGENT_HOME } from '../backends/bubblewrap/host.ts';
-import { copySandboxPrograms, type SandboxPrograms } from '../backends/sandbox-programs.ts';
-import { EGRESS_PORT, PROXY_PORT } from '../workspace/environment.ts';
-import { type BoxConnection, requireDone } from './connection.ts';
-import type { FileOwner } from './messages.ts';
-import type { UserIds } from './ownership.ts';
-import type { BoxServerOptions } from './server.ts';
-import { BOX_NODE_FLAGS } from './tool-server.ts';
+import type { RuntimePaths, StartRequest } from '../../api/runtime.ts';
+import { type BoxConnection, requireDone } from '../../box/connection.ts';
+import type { FileOwner } from '../../box/messages.ts';
+import type { UserIds } from '../../box/ownership.ts';
+import type { BoxServerOptions } from '../../box/server.ts';
+import { BOX_NODE_FLAGS } from '../../box/tool-server.ts';
+import { AGENT_HOME, EGRESS_PORT, PROXY_PORT } from '../../workspace/environment.ts';
+import { copySandboxPrograms, type SandboxPrograms } from '../sandbox-programs.ts';
 
 /*
  * Where the box server and its files are in a sandbox of which it is the main program.

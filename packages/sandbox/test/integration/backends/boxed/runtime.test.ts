@@ -5,13 +5,13 @@ import { join } from 'node:path';
 import { VirtualClock } from '@floe-rl/core';
 import { runtimeSpecSchema } from '@floe-rl/core/schema';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { settle } from '../../../../node/test/gateway/session-bench.ts';
-import { BoxListener } from '../../../src/box/connection.ts';
-import { encodeFrame } from '../../../src/box/frames.ts';
-import type { BoxReply } from '../../../src/box/messages.ts';
-import { BoxRuntime } from '../../../src/box/runtime.ts';
-import { BoxSnapshot } from '../../../src/box/snapshot.ts';
-import { never } from '../../backends/workbench.ts';
+import { settle } from '../../../../../node/test/gateway/session-bench.ts';
+import { BoxRuntime } from '../../../../src/backends/boxed/runtime.ts';
+import { BoxSnapshot } from '../../../../src/backends/boxed/snapshot.ts';
+import { BoxListener } from '../../../../src/box/connection.ts';
+import { encodeFrame } from '../../../../src/box/frames.ts';
+import type { BoxReply } from '../../../../src/box/messages.ts';
+import { never } from '../../../backends/workbench.ts';
 
 let dir: string;
 beforeEach(async () => {
