@@ -2,9 +2,8 @@ import { spawn } from 'node:child_process';
 import { realpath } from 'node:fs/promises';
 import { FloeError, MIB, onAbort, systemClock } from '@floe-rl/core';
 import type { RuntimeTools } from '../api/tools.ts';
-import type { BoxServerOptions } from '../box/server.ts';
 import { BoxToolClient } from '../box/tool-client.ts';
-import { BOX_NODE_FLAGS, startToolServer } from '../box/tool-server.ts';
+import { BOX_NODE_FLAGS, boxServerArgument, startToolServer } from '../box/tool-server.ts';
 import { programPath } from '../programs.ts';
 import type { SpawnResult } from '../spawn/spawner.ts';
 
@@ -39,14 +38,8 @@ export async function openLocalBox(dir: string, signal: AbortSignal): Promise<Lo
 
 /** Runs a box server until it ends. Kills its process group when the signal aborts. */
 function runServer(socketPath: string, workdir: string, signal: AbortSignal): Promise<SpawnResult> {
-  const options: BoxServerOptions = {
-    ...{ socketPath, forwards: [], user: null, toolRoot: workdir },
-    // The processes of all other programs are in the same namespace.
-    gatewayPidNamespace: null,
-  };
-  const program = programPath('box-server');
   return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [...BOX_NODE_FLAGS, program, JSON.stringify(options)], {
+    const child = spawn(process.execPath, localBoxArgs(socketPath, workdir), {
       cwd: workdir,
       detached: true,
       stdio: ['ignore', 'ignore', 'pipe'],
@@ -68,6 +61,14 @@ function runServer(socketPath: string, workdir: string, signal: AbortSignal): Pr
       resolve({ exitCode, signal: ended, stdout: none, stderr: Buffer.concat(errors), droppedBytes: 0 });
     });
   });
+}
+
+/**
+ * Returns the arguments of Node for a box server on this machine that acts below `root` alone. It does not end the processes of other programs,
+ * which share its namespaces.
+ */
+export function localBoxArgs(socketPath: string, root: string): string[] {
+  return [...BOX_NODE_FLAGS, programPath('box-server'), boxServerArgument({ socketPath, toolRoot: root })];
 }
 
 function killGroup(pid: number | undefined): void {

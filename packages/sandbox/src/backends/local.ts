@@ -3,7 +3,6 @@ import { constants } from 'node:fs';
 import { type FileHandle, mkdir, open, readFile, realpath, rm, stat } from 'node:fs/promises';
 import { dirname, join, resolve, sep } from 'node:path';
 import { asFloeError, type Clock, FloeError, MIB, removeTree } from '@floe-rl/core';
-import type { RuntimeSpec } from '@floe-rl/core/schema';
 import type { SandboxFile } from '../api/files.ts';
 import {
   type ExecRequest,
@@ -17,9 +16,7 @@ import {
   type StartRequest,
 } from '../api/runtime.ts';
 import type { RuntimeTools } from '../api/tools.ts';
-import type { BoxServerOptions } from '../box/server.ts';
-import { BoxToolClient } from '../box/tool-client.ts';
-import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS, startToolServer } from '../box/tool-server.ts';
+import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS } from '../box/tool-server.ts';
 import type { Cgroups } from '../processes/cgroup.ts';
 import { endOwned } from '../processes/orphans.ts';
 import type { Owner } from '../processes/owner.ts';
@@ -33,18 +30,19 @@ import {
   refuseNul,
 } from '../workspace/environment.ts';
 import { DEFAULT_FILE_MODE, EXTRACT_SCRIPT, PACK_SCRIPT } from '../workspace/transfer.ts';
+import { fileBlocks } from './host-limits.ts';
+import { localBoxArgs } from './local-box.ts';
 import {
   argvOf,
   execResult,
+  type HostParts,
   noSnapshots,
-  type SandboxParts,
   SandboxRuntime,
   TOOL_OUTPUT_BYTES,
+  tooLarge,
 } from './sandbox-runtime.ts';
 import { refuseUser } from './users.ts';
 
-/** Size in bytes of the blocks in which `ulimit -f` of a POSIX shell takes the maximum file size (RLIMIT_FSIZE). */
-const ULIMIT_BLOCK_BYTES = 512;
 /** Names of the directories that are created in each sandbox's directory. */
 const SESSION_DIRS = ['work', 'home', 'tmp', 'artifacts', 'logs'];
 
@@ -52,7 +50,7 @@ const SESSION_DIRS = ['work', 'home', 'tmp', 'artifacts', 'logs'];
  * Shell script that starts a command of the local back end. It joins a control group if that is allowed; the command's processes cannot
  * leave the group by forking. It then sets the limits that every system supports, and replaces itself by the command. Where `setpriv` of
  * util-linux is installed, the kernel kills the command when its parent dies. Arguments: the control group's directory or an empty string,
- * the maximum file size in blocks of {@link ULIMIT_BLOCK_BYTES} or an empty string, the command.
+ * the maximum file size of {@link fileBlocks} or an empty string, the command.
  */
 const EXEC_SCRIPT = `[ -z "$1" ] || { echo 0 >"$1/cgroup.procs"; } 2>/dev/null || :
 ulimit -c 0
@@ -62,8 +60,8 @@ if command -v setpriv >/dev/null 2>&1; then exec setpriv --pdeathsig KILL -- /bi
 exec "$@"`;
 
 /**
- * A command to start. `fileBlocks` is the maximum size of a file that the command may write, in units of {@link ULIMIT_BLOCK_BYTES}; an
- * empty string when there is no limit.
+ * A command to start. `fileBlocks` is the maximum size of a file that the command may write, as {@link fileBlocks} returns it; an empty string
+ * when there is no limit.
  */
 type LocalCommand = Omit<SpawnRequest, 'marker' | 'onOutput'> &
   Pick<ExecRequest, 'isService'> & { readonly fileBlocks: string };
@@ -146,7 +144,7 @@ export class LocalProvider implements RuntimeProvider {
   }
 }
 
-export type LocalParts = SandboxParts & {
+export type LocalParts = HostParts & {
   /**
    * Random part of the environment variable that marks the commands of the sandbox. Because of it, another session cannot guess the
    * variable's value.
@@ -180,8 +178,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
     const { clock, request: start } = this.parts;
     const { spec } = start;
     const startedMs = clock.monotonicMs();
-    signal.throwIfAborted();
-    this.refuseStopped();
+    this.refuseEnded(signal);
     const cwd = resolve(this.paths.workdir, request.cwd ?? '.');
     if (!(await isDirectory(cwd))) {
       throw new FloeError('workdir_missing', `there is no directory ${cwd}`, { path: cwd });
@@ -193,12 +190,12 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
     const ended = await this.run(
       {
         argv,
-        fileBlocks: fileBlocksOf(spec),
+        fileBlocks: fileBlocks(spec),
         env,
         cwd,
         stdin: request.stdin,
         isService: request.isService,
-        maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
+        maxOutputBytes: this.maxOutputBytes,
         limits: { memoryBytes: spec.memory_mb * MIB, taskCount: spec.max_processes },
       },
       signal,
@@ -208,8 +205,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
 
   async writeFiles(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
     for (const file of files) {
-      signal.throwIfAborted();
-      this.refuseStopped();
+      this.refuseEnded(signal);
       const path = resolve(this.paths.workdir, file.path);
       await this.refuseOutside(path);
       try {
@@ -256,27 +252,15 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
       if (!info.isFile()) return null;
       const { buffer, bytesRead } = await handle.read(Buffer.alloc(Math.min(info.size, maxBytes) + 1));
       if (bytesRead > maxBytes) {
-        throw new FloeError('runtime_failed', `${from} is larger than ${maxBytes} bytes`, { path: from });
+        throw tooLarge(from, maxBytes);
       }
       return buffer.subarray(0, bytesRead);
     });
   }
 
-  async openTools(signal: AbortSignal): Promise<RuntimeTools> {
-    signal.throwIfAborted();
-    this.refuseStopped();
-    const { clock, request } = this.parts;
-    const { spec, onActivity } = request;
-    const maxOutputBytes = Math.floor(spec.max_output_mb * MIB);
-    const { connection, end, explainEnd } = await startToolServer(
-      (socketPath, killed) => this.run(this.toolServer(socketPath), killed),
-      { clock, maxOutputBytes },
-      signal,
-    );
-    const env = { ...this.environment(), ...spec.env };
-    const { workdir } = this.paths;
-    const common = { connection, clock, workdir, env, maxOutputBytes, onActivity };
-    return new BoxToolClient({ ...common, prefix: [], end, explainEnd, release: end });
+  openTools(signal: AbortSignal): Promise<RuntimeTools> {
+    const run = (socketPath: string, killed: AbortSignal) => this.run(this.toolServer(socketPath), killed);
+    return this.openToolServer(run, this.environment(), signal);
   }
 
   protected async remove(): Promise<void> {
@@ -287,15 +271,9 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
 
   private toolServer(socketPath: string): LocalCommand {
     const { dir, request } = this.parts;
-    const options: BoxServerOptions = {
-      ...{ socketPath, forwards: [], user: null, toolRoot: dir },
-      // Processes of other programs of the user share the pid namespace.
-      gatewayPidNamespace: null,
-    };
-    const program = programPath('box-server');
     return {
-      argv: [process.execPath, ...BOX_NODE_FLAGS, program, JSON.stringify(options)],
-      fileBlocks: fileBlocksOf(request.spec),
+      argv: [process.execPath, ...localBoxArgs(socketPath, dir)],
+      fileBlocks: fileBlocks(request.spec),
       env: this.environment(),
       cwd: this.paths.workdir,
       maxOutputBytes: TOOL_OUTPUT_BYTES,
@@ -316,8 +294,7 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
   }
 
   private async run(command: LocalCommand, signal: AbortSignal): Promise<SpawnResult> {
-    signal.throwIfAborted();
-    this.refuseStopped();
+    this.refuseEnded(signal);
     const { argv, fileBlocks, limits = NO_LIMITS, isService = false, ...rest } = command;
     const mark = `${this.name}:${this.nextCommand++}:${this.parts.token}`;
     const { onActivity } = this.parts.request;
@@ -378,10 +355,6 @@ export class LocalRuntime extends SandboxRuntime<LocalParts> {
       await handle.close();
     }
   }
-}
-
-function fileBlocksOf(spec: RuntimeSpec): string {
-  return String(Math.ceil((spec.max_file_mb * MIB) / ULIMIT_BLOCK_BYTES));
 }
 
 async function isDirectory(path: string): Promise<boolean> {

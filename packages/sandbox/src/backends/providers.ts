@@ -6,9 +6,9 @@ import type { NodeImages } from '../images/node-images.ts';
 import { Cgroups } from '../processes/cgroup.ts';
 import type { Owner } from '../processes/owner.ts';
 import type { Spawner } from '../spawn/spawner.ts';
-import { ApptainerProvider } from './apptainer/provider.ts';
-import { BubblewrapProvider } from './bubblewrap/provider.ts';
-import { ContainerProvider } from './container/provider.ts';
+import { apptainerProvider } from './apptainer/provider.ts';
+import { bubblewrapProvider } from './bubblewrap/provider.ts';
+import { containerProvider } from './container/provider.ts';
 import { LocalProvider } from './local.ts';
 import { NoneProvider } from './none.ts';
 
@@ -55,22 +55,14 @@ export function createRuntimeProviders(options: RuntimeProviderOptions): Map<Run
     probed ??= Cgroups.find(clock, owner.id);
     return probed;
   };
-  const common = { spawner, clock, stateDir, owner, cgroups };
-  const container = (backend: 'docker' | 'podman', engineSocket: string): ContainerProvider =>
-    new ContainerProvider({
-      ...common,
-      backend,
-      engineSocket,
-      allowHostNetwork,
-      maxPulls: images?.enginePulls ?? null,
-    });
-  const command = options.apptainerCommand ?? 'apptainer';
-  const apptainer = new ApptainerProvider({ ...common, command, allowHostNetwork, images });
+  const common = { spawner, clock, stateDir, owner, allowHostNetwork, cgroups, images };
+  const container = (backend: 'docker' | 'podman', engineSocket: string): RuntimeProvider =>
+    containerProvider({ ...common, backend, engineSocket, maxPulls: images?.enginePulls ?? null });
   return new Map<RuntimeBackend, RuntimeProvider>([
-    ['bubblewrap', new BubblewrapProvider({ ...common, allowHostNetwork, images })],
+    ['bubblewrap', bubblewrapProvider(common)],
     ['docker', container('docker', options.dockerSocket ?? DOCKER_SOCKET)],
     ['podman', container('podman', options.podmanSocket ?? podmanSocket())],
-    ['apptainer', apptainer],
+    ['apptainer', apptainerProvider({ ...common, command: options.apptainerCommand ?? 'apptainer' })],
     ['local', new LocalProvider(common)],
     ['none', new NoneProvider()],
   ]);

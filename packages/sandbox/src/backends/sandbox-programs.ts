@@ -33,6 +33,20 @@ export async function copySandboxPrograms<Name extends string>(
   return { dir, paths: paths as Record<Name, string>, loader: await copyLibraries(dir) };
 }
 
+/** Where the programs of {@link SandboxPrograms} and the Node that runs them are in a sandbox. */
+export type ProgramPlace = { readonly dir: string; readonly node: string };
+
+/** Returns the command line of a program in a sandbox. `flags` are options of Node. */
+export function programCommand<Name extends string>(
+  { loader, paths }: SandboxPrograms<Name>,
+  { dir, node }: ProgramPlace,
+  name: Name,
+  flags: readonly string[],
+): string[] {
+  const load = loader === null ? [] : [`${dir}/${loader}`, '--library-path', dir];
+  return [...load, node, ...flags, `${dir}/${paths[name]}`];
+}
+
 /** Copies the libraries and the dynamic loader of this Node to `dir`. Returns the loader's file name; `null` when Node is statically linked. */
 async function copyLibraries(dir: string): Promise<string | null> {
   let loader: string | null = null;

@@ -1,8 +1,10 @@
-import { asFloeError, type Clock, FloeError, onAbort } from '@floe-rl/core';
+import { asFloeError, type Clock, FloeError, MIB, onAbort } from '@floe-rl/core';
 import type { Isolation, RuntimeBackend } from '@floe-rl/core/schema';
 import type { SandboxFile } from '../api/files.ts';
 import type { ExecRequest, ExecResult, Runtime, RuntimePaths, RuntimeSnapshot, StartRequest } from '../api/runtime.ts';
 import type { RuntimeTools } from '../api/tools.ts';
+import { BoxToolClient } from '../box/tool-client.ts';
+import { startToolServer } from '../box/tool-server.ts';
 import type { Cgroup, Cgroups } from '../processes/cgroup.ts';
 import type { CgroupLimits } from '../processes/cgroup-hierarchy.ts';
 import type { Owner } from '../processes/owner.ts';
@@ -17,20 +19,27 @@ const KILL_WAIT_MS = 10_000;
 /** Maximum number of bytes of output that are kept of a command that floe itself runs in a sandbox, such as `tar`. */
 export const TOOL_OUTPUT_BYTES = 64 * 1024;
 
+/**
+ * Command line of the first process of a sandbox. This process reaps orphaned processes, and when it ends, the kernel ends all other
+ * processes of the sandbox. Without the `exit`, some shells would replace themselves by the command instead of waiting for it.
+ */
+export const INIT = ['/bin/sh', '-c', '"$@"; exit "$?"', 'floe-init'];
+
 /** The objects and settings that a sandbox of any back end needs. */
 export type SandboxParts = {
-  readonly spawner: Spawner;
   readonly clock: Clock;
-  readonly owner: Owner;
   /** The sandbox's directory on the host. It is removed when the sandbox is stopped. */
   readonly dir: string;
   readonly request: StartRequest;
   /**
-   * Creates control groups for the commands of the sandbox; `null` when this process may not create any. Without control groups,
-   * `ProcessWatch`, which polls the process table, enforces the limits.
+   * Creates control groups for the commands of the sandbox; `null` when this process may not create any, absent when another program limits
+   * the sandbox. Without control groups, `ProcessWatch`, which polls the process table, enforces the limits.
    */
-  readonly cgroups: Cgroups | null;
+  readonly cgroups?: Cgroups | null;
 };
+
+/** What a sandbox needs whose commands are child processes of this machine. */
+export type HostParts = SandboxParts & { readonly spawner: Spawner; readonly owner: Owner };
 
 /**
  * Base class of the sandboxes of all back ends. Runs commands as child processes, kills them when their signal aborts or the sandbox is
@@ -85,6 +94,36 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
     if (this.stopping !== null) throw new FloeError('runtime_failed', `sandbox ${this.name} has been stopped`);
   }
 
+  /** Throws the reason of `signal` when it has aborted, or `runtime_failed` when {@link stop} has been called. */
+  protected refuseEnded(signal: AbortSignal): void {
+    signal.throwIfAborted();
+    this.refuseStopped();
+  }
+
+  /** Maximum number of bytes that are kept of each output of a command of the task. */
+  protected get maxOutputBytes(): number {
+    return Math.floor(this.parts.request.spec.max_output_mb * MIB);
+  }
+
+  /**
+   * Opens tools of a box server that `run` runs as a command of the sandbox until it ends. `environment` has the variables of the tools.
+   */
+  protected async openToolServer(
+    run: Parameters<typeof startToolServer>[0],
+    environment: Readonly<Record<string, string>>,
+    signal: AbortSignal,
+  ): Promise<RuntimeTools> {
+    this.refuseEnded(signal);
+    const { maxOutputBytes } = this;
+    const { clock, request } = this.parts;
+    const { connection, end, explainEnd } = await startToolServer(run, { clock, maxOutputBytes }, signal);
+    const env = { ...environment, ...request.spec.env };
+    const common = { connection, clock, workdir: this.paths.workdir, env, maxOutputBytes };
+    return new BoxToolClient({
+      ...{ ...common, onActivity: request.onActivity, prefix: [], end, explainEnd, release: end },
+    });
+  }
+
   /**
    * Calls `work`, which runs one command. `work` receives a new control group, or `null` when this process may not create any. Reports to
    * the callbacks of the start request when the command starts and ends, and why it was killed. Removes the control group when `work` has
@@ -120,8 +159,7 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
     const release = onAbort(signal, () => child.kill());
     try {
       const result = await endOrGiveUp(ending, signal, this.parts.clock, this.name);
-      signal.throwIfAborted();
-      this.refuseStopped();
+      this.refuseEnded(signal);
       return result;
     } finally {
       release();
@@ -140,6 +178,11 @@ export abstract class SandboxRuntime<Parts extends SandboxParts = SandboxParts> 
 export function noSnapshots(backend: RuntimeBackend): FloeError {
   const message = `runtime.backend: ${backend} takes no snapshots of the files of a sandbox`;
   return new FloeError('unsupported', message, { path: 'runtime.backend' });
+}
+
+/** Returns the error of a file that is larger than a caller allows. */
+export function tooLarge(path: string, maxBytes: number): FloeError {
+  return new FloeError('runtime_failed', `${path} is larger than ${maxBytes} bytes`, { path });
 }
 
 /** Returns the argument list of a command. A command that is a string is run by a shell. */

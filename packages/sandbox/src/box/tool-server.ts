@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { type Clock, FloeError, MIB } from '@floe-rl/core';
 import type { SpawnResult } from '../spawn/spawner.ts';
 import { type BoxConnection, type BoxEnd, BoxListener, replyBodyBytes } from './connection.ts';
+import type { BoxServerOptions } from './server.ts';
 
 /** Node options of a box server, which keep its heap small, because every sandbox with tools has one. */
 export const BOX_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=128', '--no-warnings'];
@@ -14,6 +15,15 @@ export const BOX_TASKS = 32;
 const END_MS = 3_000;
 /** Maximum number of characters of the box server's error output, taken from its end, that an error message quotes. */
 const STDERR_CHARS = 500;
+
+/**
+ * Returns the argument of a box server. By default it forwards no connections, has one user, allows tools all files, and shares the pid
+ * namespace of the gateway.
+ */
+export function boxServerArgument(options: Pick<BoxServerOptions, 'socketPath'> & Partial<BoxServerOptions>): string {
+  const all: BoxServerOptions = { forwards: [], user: null, gatewayPidNamespace: null, toolRoot: null, ...options };
+  return JSON.stringify(all);
+}
 
 /** A box server that runs for tools, as a command of its sandbox. */
 export type ToolServer = {

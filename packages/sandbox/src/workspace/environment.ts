@@ -2,6 +2,8 @@ import { constants } from 'node:fs';
 import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FloeError } from '@floe-rl/core';
+import type { RuntimeSpec } from '@floe-rl/core/schema';
+import type { RuntimePaths, StartRequest } from '../api/runtime.ts';
 
 /**
  * Directories of the host in which floe searches for the programs that build sandboxes, such as `bwrap`. The list is fixed, because the
@@ -17,6 +19,11 @@ export const SANDBOX_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 
 /** Home directory of the sandbox's user, as a path in the sandbox. */
 export const AGENT_HOME = '/home/agent';
+
+/** Returns the directories that floe uses in a sandbox with a file system of its own. */
+export function sandboxPaths({ workdir }: Pick<RuntimeSpec, 'workdir'>): RuntimePaths {
+  return { workdir, home: AGENT_HOME, artifacts: '/artifacts', logs: '/logs' };
+}
 
 /** Returns the environment variables that every command in a sandbox has. `home` is the home directory of the sandbox's user. */
 export function baseEnvironment(home: string): Record<string, string> {
@@ -50,6 +57,23 @@ export function egressEnvironment(): Record<string, string> {
     // Node reads the variables above only with this one.
     NODE_USE_ENV_PROXY: '1',
   };
+}
+
+/** Returns the environment variables of every command in a sandbox with the variables of an image. */
+export function sandboxEnvironment(
+  { egressSocket }: Pick<StartRequest, 'egressSocket'>,
+  ofImage: Readonly<Record<string, string>>,
+): Record<string, string> {
+  const egress = egressSocket == null ? {} : egressEnvironment();
+  return { ...baseEnvironment(AGENT_HOME), ...ofImage, HOME: AGENT_HOME, ...egress };
+}
+
+/** Origin at which commands in a network of their own reach the session's proxy. */
+export const LOOPBACK_PROXY = `http://127.0.0.1:${PROXY_PORT}`;
+
+/** Returns the origin at which commands reach the session's proxy, in a sandbox that has the network of the host where a task asks for it. */
+export function proxyOriginOf({ spec, proxy }: Pick<StartRequest, 'spec' | 'proxy'>): string {
+  return spec.network === 'host' && proxy !== null ? proxy.tcpOrigin : LOOPBACK_PROXY;
 }
 
 /** Throws `schema_violation` for names and values that the kernel cannot pass to a process as environment variables. */

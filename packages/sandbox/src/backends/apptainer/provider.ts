@@ -1,59 +1,29 @@
 import { execFile } from 'node:child_process';
-import { randomBytes } from 'node:crypto';
-import { mkdir, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { asFloeError, type Clock, FloeError, MIB, removeTree, sleep } from '@floe-rl/core';
+import { asFloeError, FloeError, MIB, sleep } from '@floe-rl/core';
 import { runtimeSpecSchema } from '@floe-rl/core/schema';
-import {
-  type Runtime,
-  type RuntimeDescription,
-  type RuntimeProblem,
-  type RuntimeProvider,
-  SNAPSHOT_FILES,
-  type StartRequest,
-} from '../../api/runtime.ts';
-import { type BoxConnection, type BoxEnd, BoxListener, replyBodyBytes } from '../../box/connection.ts';
+import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, StartRequest } from '../../api/runtime.ts';
+import type { BoxConnection, BoxEnd } from '../../box/connection.ts';
 import { BOX_BYTES, BOX_TASKS } from '../../box/tool-server.ts';
 import type { NodeImages } from '../../images/node-images.ts';
 import type { Cgroup, Cgroups } from '../../processes/cgroup.ts';
-import type { Owner } from '../../processes/owner.ts';
-import { isRunning } from '../../processes/process-table.ts';
-import { labelled, type SpawnedProcess, type Spawner } from '../../spawn/spawner.ts';
-import {
-  AGENT_HOME,
-  baseEnvironment,
-  checkEnvironment,
-  egressEnvironment,
-  HOST_PATH,
-  PROXY_PORT,
-} from '../../workspace/environment.ts';
-import {
-  BOX_SOCKET,
-  type BoxPrograms,
-  boxMounts,
-  boxServerCommand,
-  copyBoxPrograms,
-  createPaths,
-  mcpCommand,
-} from '../boxed/placement.ts';
-import { BoxRuntime, WORKDIR_ONLY } from '../boxed/runtime.ts';
-import { unenforcedLimits } from '../bubblewrap/diagnosis.ts';
-import { countsProcessesPerNamespace } from '../bubblewrap/host.ts';
-import { seccompProfile } from '../container/seccomp.ts';
+import type { SpawnedProcess } from '../../spawn/spawner.ts';
+import { HOST_PATH, proxyOriginOf } from '../../workspace/environment.ts';
+import { type BoxPrograms, boxMounts, boxServerCommand, copyBoxPrograms, filterPath } from '../boxed/placement.ts';
+import { refuseSnapshot } from '../boxed/runtime.ts';
+import { type Boxed, startBoxed } from '../boxed/start.ts';
+import { type HostImage, hostImage, requireImage } from '../host-image.ts';
+import { capabilitiesOf, processLimit, unenforcedLimits } from '../host-limits.ts';
+import { type HostBackend, type HostOptions, HostProvider, type SandboxStart, tryCommand } from '../host-provider.ts';
 import { copyProgram } from '../sandbox-programs.ts';
-import { refuseUser } from '../users.ts';
 import { APPTAINER_DENIED_CALLS, apptainerArgs } from './command.ts';
 
 const run = promisify(execFile);
 
 /** Number of tasks of Apptainer itself in the control group of a sandbox. */
 const APPTAINER_TASKS = 64;
-/**
- * Number of tasks by which RLIMIT_NPROC of a sandbox is higher than its task limit. With this margin the checks detect that the limit is
- * exceeded before a fork fails.
- */
-const SPARE_TASKS = 8;
 /**
  * Shell script that runs a command with an RLIMIT_NPROC, which holds for its sandbox as a whole, so that a fork bomb cannot outrun the
  * checks. Arguments: the number of tasks, the command.
@@ -76,61 +46,53 @@ while [ "$count" -gt 0 ]; do
 done
 exec "$@"`;
 
-export type ApptainerOptions = {
+export type ApptainerOptions = HostOptions & {
   /** The program Apptainer: a path, or a name on {@link HOST_PATH}. */
   readonly command: string;
-  readonly spawner: Spawner;
-  readonly clock: Clock;
-  readonly stateDir: string;
-  readonly owner: Owner;
-  readonly allowHostNetwork: boolean;
   /** Images of registries; `null` when only directories and files can be images. */
   readonly images: NodeImages | null;
   /** Resolves with an object that creates control groups; `null` when this process may not create any. */
   readonly cgroups: () => Promise<Cgroups | null>;
 };
 
-type Image = { readonly path: string; readonly env: Readonly<Record<string, string>> };
+type Start = SandboxStart<HostImage, BoxPrograms>;
 
 /** A running sandbox on the host. */
-type Sandbox = { readonly process: SpawnedProcess; readonly cgroup: Cgroup | null; readonly dir: string };
+type Sandbox = { readonly process: SpawnedProcess; readonly cgroup: Cgroup | null };
 
-/** Sandbox back end that runs each session in one process of Apptainer, without root privileges. */
-export class ApptainerProvider implements RuntimeProvider {
+/** Returns the provider of sandboxes that run each session in one process of Apptainer, without root privileges. */
+export function apptainerProvider(options: ApptainerOptions): RuntimeProvider {
+  return new HostProvider(options, new Apptainer(options));
+}
+
+class Apptainer implements HostBackend<HostImage, BoxPrograms> {
   readonly backend = 'apptainer';
+  readonly dirMode = 0o700;
   private readonly options: ApptainerOptions;
-  private readonly dir: string;
-  private programs: Promise<BoxPrograms> | null = null;
   private probeCount = 0;
 
   constructor(options: ApptainerOptions) {
     this.options = options;
-    this.dir = join(options.stateDir, `apptainer-${process.pid}`);
   }
 
-  async probe(): Promise<RuntimeProblem | null> {
+  async probe(provider: Pick<RuntimeProvider, 'start'>, dir: string): Promise<RuntimeProblem | null> {
     if (await isRootOfHost()) return ROOT_PROBLEM;
     const { command } = this.options;
     const version = await run(command, ['--version'], { env: { PATH: HOST_PATH, HOME: '/' } }).catch(() => null);
     if (version === null) {
       return { problem: `${command} cannot be run`, remedy: 'install Apptainer, or set --apptainer-command' };
     }
-    const dir = join(this.dir, `.probe-${this.probeCount++}`);
-    const never = new AbortController().signal;
-    let runtime: Runtime | null = null;
+    const probeDir = join(dir, `.probe-${this.probeCount++}`);
     try {
-      await makeProbeImage(join(dir, 'image'));
-      const spec = runtimeSpecSchema.parse({ image: join(dir, 'image'), memory_mb: 64 });
-      const name = `probe-${this.probeCount}`;
-      runtime = await this.start({ name, spec, proxy: null, readOnlyMounts: [] }, never);
-      await runtime.exec({ command: ['/bin/sh', '-c', 'exit 0'] }, never);
+      const image = join(probeDir, 'image');
+      await makeProbeImage(image);
+      await tryCommand(provider, runtimeSpecSchema.parse({ image, memory_mb: 64 }));
       return null;
     } catch (error) {
       const problem = `a sandbox of ${version.stdout.trim()} cannot be started: ${asFloeError(error).message}`;
       return { problem, remedy: 'allow user namespaces for this user, as `apptainer exec --userns` needs' };
     } finally {
-      await runtime?.stop();
-      await rm(dir, { recursive: true, force: true });
+      await rm(probeDir, { recursive: true, force: true });
     }
   }
 
@@ -150,137 +112,71 @@ export class ApptainerProvider implements RuntimeProvider {
         },
         ...(weakness === null ? [] : [weakness]),
       ],
-      capabilities: {
+      capabilities: capabilitiesOf(this.backend, {
         isolation: 'namespaces',
-        limits: {
-          memory_mb: controllers.has('memory') ? 'kernel' : 'checks',
-          max_processes: controllers.has('pids') ? 'kernel' : 'checks',
-          cpus: controllers.has('cpu') ? 'kernel' : 'none',
-          storage_mb: 'none',
-          max_output_mb: 'floe',
+        byKernel: {
+          memory_mb: controllers.has('memory'),
+          max_processes: controllers.has('pids'),
+          cpus: controllers.has('cpu'),
+          storage_mb: false,
         },
-        networks: ['none', 'proxy', 'allowlist', 'host'],
-        snapshots: { method: 'copy', files: SNAPSHOT_FILES[this.backend] },
+        snapshots: 'copy',
         privileges: 'not_root',
-      },
+      }),
     };
   }
 
-  async start(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
-    signal.throwIfAborted();
-    const { spec } = request;
-    refuseUser(this.backend, spec);
-    checkEnvironment(spec.env);
-    if (request.snapshot != null) throw new FloeError('unsupported', WORKDIR_ONLY);
-    if (spec.network === 'host' && !this.options.allowHostNetwork) {
-      throw new FloeError('unsupported', 'runtime.network: this node does not allow sandboxes on the host network');
-    }
+  async check({ snapshot }: StartRequest): Promise<void> {
+    refuseSnapshot(snapshot);
     if (await isRootOfHost()) throw new FloeError('runtime_unavailable', ROOT_PROBLEM.problem);
-    const image = await this.imageOf(spec.image, signal);
-    this.programs ??= this.prepare();
-    const programs = await this.programs.catch((cause: unknown) => {
-      this.programs = null;
-      throw new FloeError('runtime_failed', `the sandbox directory cannot be prepared: ${String(cause)}`, {}, cause);
-    });
-    const dir = join(this.dir, request.name);
-    try {
-      for (const name of ['sockets', 'overlay', 'tmp']) await mkdir(join(dir, name), { recursive: true, mode: 0o700 });
-      return await this.startIn(dir, programs, image, request, signal);
-    } catch (error) {
-      await removeTree(dir);
-      signal.throwIfAborted();
-      throw asFloeError(error, 'runtime_failed');
-    }
   }
 
-  private async startIn(
-    dir: string,
-    programs: BoxPrograms,
-    image: Image,
-    request: StartRequest,
-    signal: AbortSignal,
-  ): Promise<Runtime> {
-    const { spec } = request;
-    const { clock, owner } = this.options;
-    const spawner = labelled(this.options.spawner, owner, request.name);
-    const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
-    const listener = await BoxListener.open(join(dir, 'sockets', BOX_SOCKET), { clock, maxBodyBytes });
-    let sandbox: Sandbox | null = null;
-    try {
-      sandbox = await this.spawn(dir, programs, image, request, spawner);
-      const started = sandbox;
-      const failed = earlyEnd(started.process);
-      failed.catch(() => {});
-      const connection = await listener.accept(failed, signal);
-      const paths = await createPaths(connection, request);
-      return new BoxRuntime({
-        ...{
-          backend: this.backend,
-          isolation: 'namespaces' as const,
-          spawner,
-          clock,
-          owner,
-          dir,
-          request,
-          cgroups: null,
-          connection,
-          paths,
-        },
-        proxyOrigin:
-          spec.network === 'host' && request.proxy !== null
-            ? request.proxy.tcpOrigin
-            : `http://127.0.0.1:${PROXY_PORT}`,
-        environment: {
-          ...baseEnvironment(AGENT_HOME),
-          ...imageVariables(connection.environment),
-          ...image.env,
-          HOME: AGENT_HOME,
-          ...(request.egressSocket == null ? {} : egressEnvironment()),
-        },
-        user: null,
-        mcpCommand: mcpCommand(programs),
-        token: randomBytes(9).toString('base64url'),
-        cgroupDirectories: [],
-        end: () => this.end(started, connection),
-        explainEnd: () => explainEnd(started),
-      });
-    } catch (error) {
-      if (sandbox !== null) await this.end(sandbox);
-      throw error;
-    } finally {
-      await listener.close();
-    }
+  async imageOf(reference: string | null, signal: AbortSignal): Promise<HostImage> {
+    const name = requireImage(this.backend, reference);
+    const image = await hostImage(this.options.images, name, signal);
+    if ((await stat(image.path).catch(() => null)) !== null) return image;
+    throw new FloeError('runtime_failed', `runtime.image: there is no ${name} on this node`, { image: name });
   }
 
-  private async spawn(
-    dir: string,
-    programs: BoxPrograms,
-    image: Image,
-    request: StartRequest,
-    spawner: Spawner,
-  ): Promise<Sandbox> {
+  prepare(dir: string): Promise<BoxPrograms> {
+    return copyBoxPrograms(dir, APPTAINER_DENIED_CALLS);
+  }
+
+  async startIn(start: Start, signal: AbortSignal): Promise<Runtime> {
+    const { dir, image, request } = start;
+    for (const name of ['sockets', 'overlay', 'tmp']) await mkdir(join(dir, name), { mode: 0o700 });
+    const boxed: Boxed<Sandbox> = {
+      ...{ backend: this.backend, isolation: 'namespaces', user: null, cgroupDirectories: [] },
+      socketDir: join(dir, 'sockets'),
+      proxyOrigin: proxyOriginOf(request),
+      imageVariables: (reported) => ({ ...variablesOfImage(reported), ...image.env }),
+      create: () => this.spawn(start),
+      failure: earlyEnd,
+      explainEnd,
+      remove: (sandbox, connection) => this.remove(sandbox, connection),
+    };
+    return startBoxed(start, boxed, signal);
+  }
+
+  private async spawn({ dir, image, request, shared: programs, spawner }: Start): Promise<Sandbox> {
     const { spec } = request;
     const taskCount = spec.max_processes + BOX_TASKS + APPTAINER_TASKS;
-    const limiting = ['/bin/sh', '-c', LIMIT_SCRIPT, 'floe-limit', String(taskCount + SPARE_TASKS)];
+    const limit = processLimit(taskCount);
     const sandboxed = { ...request, proxy: spec.network === 'host' ? null : request.proxy };
     const args = apptainerArgs({
       program: this.options.command,
       image: image.path,
       overlay: join(dir, 'overlay'),
-      seccomp: this.profilePath,
+      seccomp: filterPath(programs),
       mounts: boxMounts(join(dir, 'sockets'), programs, sandboxed),
       hasNetwork: spec.network === 'host',
       argv: [
-        ...(countsProcessesPerNamespace() ? limiting : []),
+        ...(limit === null ? [] : ['/bin/sh', '-c', LIMIT_SCRIPT, 'floe-limit', limit]),
         ...boxServerCommand(programs, sandboxed, { reportsEnvironment: true }),
       ],
     });
     const cgroups = await this.options.cgroups();
-    const limits = {
-      memoryBytes: spec.memory_mb * MIB + BOX_BYTES,
-      taskCount,
-      cpus: spec.cpus,
-    };
+    const limits = { memoryBytes: spec.memory_mb * MIB + BOX_BYTES, taskCount, cpus: spec.cpus };
     const cgroup = (await cgroups?.create(request.name, limits)) ?? null;
     const joined = cgroup?.directories ?? [];
     try {
@@ -291,57 +187,26 @@ export class ApptainerProvider implements RuntimeProvider {
         cwd: '/',
         maxOutputBytes: 64 * 1024,
       });
-      return { process, cgroup, dir };
+      return { process, cgroup };
     } catch (error) {
       await cgroup?.remove();
       throw error;
     }
   }
 
-  private async end({ process, cgroup, dir }: Sandbox, connection?: BoxConnection): Promise<void> {
+  private async remove({ process, cgroup }: Sandbox, connection: BoxConnection | null): Promise<void> {
     const ended = process.done.catch(() => {});
-    // Without its connection, the box server ends, and Apptainer ends its own processes in order. Killed ones would be left to the first
-    // process of the host.
-    connection?.close();
-    const waiting = new AbortController();
-    if (connection !== undefined)
+    if (connection !== null) {
+      // Without its connection, the box server ends, and Apptainer ends its own processes in order. Killed ones would be left to the first
+      // process of the host.
+      connection.close();
+      const waiting = new AbortController();
       await Promise.race([ended, sleep(this.options.clock, END_MS, waiting.signal).catch(() => {})]);
-    waiting.abort();
+      waiting.abort();
+    }
     process.kill();
     await ended;
     await cgroup?.remove();
-    await removeTree(dir).catch(() => {});
-  }
-
-  private async imageOf(image: string | null, signal: AbortSignal): Promise<Image> {
-    if (image === null) {
-      throw new FloeError('schema_violation', 'runtime.image: the apptainer back end needs an image', {
-        path: 'runtime.image',
-      });
-    }
-    if (image.startsWith('/')) {
-      if ((await stat(image).catch(() => null)) !== null) return { path: image, env: {} };
-      throw new FloeError('runtime_failed', `runtime.image: there is no ${image} on this node`, { image });
-    }
-    if (this.options.images === null) {
-      throw new FloeError(
-        'unsupported',
-        `runtime.image: ${image} is not an absolute path, and this node has no image store`,
-      );
-    }
-    return this.options.images.rootFileSystem(image, signal);
-  }
-
-  private get profilePath(): string {
-    return join(this.dir, '.share', 'seccomp.json');
-  }
-
-  private async prepare(): Promise<BoxPrograms> {
-    await mkdir(this.options.stateDir, { recursive: true });
-    await removeDeadGatewayDirs(this.options.stateDir);
-    const programs = await copyBoxPrograms(join(this.dir, '.share'));
-    await writeFile(this.profilePath, seccompProfile(APPTAINER_DENIED_CALLS));
-    return programs;
   }
 }
 
@@ -358,7 +223,7 @@ async function isRootOfHost(): Promise<boolean> {
 }
 
 /** Rejects with an error that quotes the output of Apptainer when it ends before the box server is ready. */
-async function earlyEnd(process: SpawnedProcess): Promise<never> {
+async function earlyEnd({ process }: Sandbox): Promise<never> {
   const { exitCode, stdout, stderr } = await process.done;
   const output = Buffer.concat([stdout, stderr]).toString().trim().slice(-OUTPUT_CHARS);
   throw new FloeError('runtime_failed', `Apptainer ended with code ${exitCode} while it was starting: ${output}`, {
@@ -375,7 +240,7 @@ function explainEnd({ process }: Sandbox): Promise<BoxEnd> {
   );
 }
 
-function imageVariables(environment: Readonly<Record<string, string>>): Record<string, string> {
+function variablesOfImage(environment: Readonly<Record<string, string>>): Record<string, string> {
   return Object.fromEntries(Object.entries(environment).filter(([name]) => !NOT_OF_IMAGE.test(name)));
 }
 
@@ -383,13 +248,4 @@ function imageVariables(environment: Readonly<Record<string, string>>): Record<s
 async function makeProbeImage(dir: string): Promise<void> {
   for (const name of ['bin', 'dev', 'etc', 'proc', 'sys', 'tmp']) await mkdir(join(dir, name), { recursive: true });
   await copyProgram('/bin/sh', dir);
-}
-
-/** Removes the sandbox directories of gateway processes that have ended. The sandboxes in them ended with the gateway process. */
-async function removeDeadGatewayDirs(stateDir: string): Promise<void> {
-  for (const name of await readdir(stateDir)) {
-    const pid = Number(/^apptainer-(\d+)$/.exec(name)?.[1]);
-    if (Number.isNaN(pid) || pid === process.pid || isRunning(pid)) continue;
-    await removeTree(join(stateDir, name));
-  }
 }

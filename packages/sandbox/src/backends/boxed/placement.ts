@@ -1,5 +1,6 @@
 import { readlinkSync } from 'node:fs';
-import { basename, dirname } from 'node:path';
+import { writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 import { parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
 import type { RuntimePaths, StartRequest } from '../../api/runtime.ts';
@@ -7,17 +8,18 @@ import { type BoxConnection, requireDone } from '../../box/connection.ts';
 import type { FileOwner } from '../../box/messages.ts';
 import type { UserIds } from '../../box/ownership.ts';
 import type { BoxServerOptions } from '../../box/server.ts';
-import { BOX_NODE_FLAGS } from '../../box/tool-server.ts';
-import { AGENT_HOME, EGRESS_PORT, PROXY_PORT } from '../../workspace/environment.ts';
-import { copySandboxPrograms, type SandboxPrograms } from '../sandbox-programs.ts';
+import { BOX_NODE_FLAGS, boxServerArgument } from '../../box/tool-server.ts';
+import { EGRESS_PORT, PROXY_PORT, sandboxPaths } from '../../workspace/environment.ts';
+import type { DeniedCall } from '../denied-calls.ts';
+import { copySandboxPrograms, type ProgramPlace, programCommand, type SandboxPrograms } from '../sandbox-programs.ts';
+import { seccompProfile } from '../seccomp.ts';
 
 /*
  * Where the box server and its files are in a sandbox of which it is the main program.
  */
 
-/** Path in the sandbox of floe's programs and of the Node that runs them. */
-const PROGRAMS_DIR = '/.floe/programs';
-const NODE_PATH = '/.floe/node';
+/** Paths in the sandbox of floe's programs and of the Node that runs them. */
+const PLACE: ProgramPlace = { dir: '/.floe/programs', node: '/.floe/node' };
 /** Path in the sandbox of the directory with the sockets of the gateway. */
 const SOCKETS_DIR = '/.floe/sockets';
 /** Paths in the sandbox of the directories with the sockets of the session's model proxy and of the egress proxy. */
@@ -46,13 +48,23 @@ export const ROOT_CAPABILITIES = [
 /** The programs of floe in a sandbox: the box server, the MCP server, and the one that operates a browser. */
 export type BoxPrograms = SandboxPrograms<'box' | 'mcp' | 'browser'>;
 
-/** Copies the programs to the directory `dir`, which is mounted in sandboxes. */
-export function copyBoxPrograms(dir: string): Promise<BoxPrograms> {
-  return copySandboxPrograms(dir, {
+/**
+ * Copies the programs to the directory `.share` of `dir`, which is mounted in sandboxes, and writes there a system call filter that denies
+ * `calls`.
+ */
+export async function copyBoxPrograms(dir: string, calls: readonly DeniedCall[]): Promise<BoxPrograms> {
+  const programs = await copySandboxPrograms(join(dir, '.share'), {
     box: 'box-server',
     mcp: 'mcp-server',
     browser: 'browser',
   });
+  await writeFile(filterPath(programs), seccompProfile(calls));
+  return programs;
+}
+
+/** Returns the path on the host of the system call filter, in the JSON form of container engines. */
+export function filterPath({ dir }: BoxPrograms): string {
+  return join(dir, 'seccomp.json');
 }
 
 /** Returns the command that starts the box server. */
@@ -61,38 +73,28 @@ export function boxServerCommand(
   { proxy, egressSocket = null }: Pick<StartRequest, 'proxy' | 'egressSocket'>,
   more: Partial<Pick<BoxServerOptions, 'reportsEnvironment' | 'user'>> = {},
 ): string[] {
-  const server: BoxServerOptions = {
+  const server = boxServerArgument({
     socketPath: `${SOCKETS_DIR}/${BOX_SOCKET}`,
     forwards: [
       ...(proxy === null ? [] : [{ port: PROXY_PORT, socketPath: `${PROXY_DIR}/${basename(proxy.socketPath)}` }]),
       ...(egressSocket === null ? [] : [{ port: EGRESS_PORT, socketPath: `${EGRESS_DIR}/${basename(egressSocket)}` }]),
     ],
-    user: null,
     gatewayPidNamespace: readlinkSync('/proc/self/ns/pid'),
-    toolRoot: null,
     ...more,
-  };
-  return [...programArgv(programs, 'box'), JSON.stringify(server)];
+  });
+  return [...programCommand(programs, PLACE, 'box', BOX_NODE_FLAGS), server];
 }
 
 /** Returns the command that starts a box server for the tools of one user, with the socket `name` in the directory of the sockets. */
 export function toolServerCommand(programs: BoxPrograms, name: string): string[] {
-  const server: BoxServerOptions = {
-    ...{ socketPath: `${SOCKETS_DIR}/${name}`, forwards: [], user: null, toolRoot: null },
-    // Processes of other users share the pid namespace.
-    gatewayPidNamespace: null,
-  };
-  return [...programArgv(programs, 'box'), JSON.stringify(server)];
+  // Processes of other users share the pid namespace.
+  const server = boxServerArgument({ socketPath: `${SOCKETS_DIR}/${name}`, gatewayPidNamespace: null });
+  return [...programCommand(programs, PLACE, 'box', BOX_NODE_FLAGS), server];
 }
 
 /** Returns the command line of the MCP server in a sandbox. */
 export function mcpCommand(programs: BoxPrograms): string[] {
-  return programArgv(programs, 'mcp');
-}
-
-function programArgv({ loader, paths }: BoxPrograms, name: 'box' | 'mcp'): string[] {
-  const load = loader === null ? [] : [`${PROGRAMS_DIR}/${loader}`, '--library-path', PROGRAMS_DIR];
-  return [...load, NODE_PATH, ...BOX_NODE_FLAGS, `${PROGRAMS_DIR}/${paths[name]}`];
+  return programCommand(programs, PLACE, 'mcp', BOX_NODE_FLAGS);
 }
 
 /** Returns the read-only mounts of a sandbox, as pairs of a host path and a path in the sandbox. `dir` contains the box server's socket. */
@@ -106,8 +108,8 @@ export function boxMounts(
     [egressSocket ?? undefined, EGRESS_DIR],
   ];
   return [
-    [programs.dir, PROGRAMS_DIR],
-    [process.execPath, NODE_PATH],
+    [programs.dir, PLACE.dir],
+    [process.execPath, PLACE.node],
     [dir, SOCKETS_DIR],
     ...sockets.flatMap(([path, target]) => (path === undefined ? [] : [[dirname(path), target] as const])),
     ...readOnlyMounts.map(({ hostPath, sandboxPath }) => [hostPath, sandboxPath] as const),
@@ -137,7 +139,7 @@ export async function createPaths(
   { spec, readOnlyMounts }: Pick<StartRequest, 'spec' | 'readOnlyMounts'>,
   owner: FileOwner = null,
 ): Promise<RuntimePaths> {
-  const paths = { workdir: spec.workdir, home: AGENT_HOME, artifacts: '/artifacts', logs: '/logs' };
+  const paths = sandboxPaths(spec);
   for (const path of Object.values(paths)) {
     const adopts = path !== spec.workdir;
     requireDone(await connection.askFiles({ type: 'create_directory', path, mode: 0o755, owner, adopts }), path);

@@ -3,7 +3,14 @@ import { join, posix } from 'node:path';
 import { FloeError, MIB, onAbort, raceAbort, scheduleAfterInput } from '@floe-rl/core';
 import type { Isolation, RuntimeBackend } from '@floe-rl/core/schema';
 import type { SandboxFile } from '../../api/files.ts';
-import type { ExecRequest, ExecResult, Runtime, RuntimePaths, RuntimeSnapshot } from '../../api/runtime.ts';
+import type {
+  ExecRequest,
+  ExecResult,
+  Runtime,
+  RuntimePaths,
+  RuntimeSnapshot,
+  StartRequest,
+} from '../../api/runtime.ts';
 import type { RuntimeTools } from '../../api/tools.ts';
 import { type BoxConnection, type BoxEnd, partsOfFile, requireDone } from '../../box/connection.ts';
 import type { FileOwner } from '../../box/messages.ts';
@@ -13,11 +20,10 @@ import type { SpawnedProcess, SpawnResult } from '../../spawn/spawner.ts';
 import { COMMAND_MARK, checkEnvironment, refuseNul } from '../../workspace/environment.ts';
 import { DEFAULT_FILE_MODE } from '../../workspace/transfer.ts';
 import { type CommandState, CommandTurns, restoredError } from '../command-turns.ts';
-import { argvOf, execResult, type SandboxParts, SandboxRuntime } from '../sandbox-runtime.ts';
+import { fileBlocks } from '../host-limits.ts';
+import { argvOf, execResult, type SandboxParts, SandboxRuntime, tooLarge } from '../sandbox-runtime.ts';
 import { BoxSnapshot, packWorkdir, type SnapshotBox, snapshotDir, unpackWorkdir } from './snapshot.ts';
 
-/** Size in bytes of the blocks in which `ulimit -f` of a POSIX shell takes the maximum file size (RLIMIT_FSIZE). */
-const ULIMIT_BLOCK_BYTES = 512;
 /**
  * Maximum time in milliseconds in which a box server ends a killed command. After this time the whole sandbox is ended, because an agent with
  * the box server's user id can stop the box server.
@@ -26,8 +32,8 @@ const KILL_MS = 3_000;
 
 /**
  * Shell script that starts a command in a box. It makes the kernel kill the command rather than the box server when the memory of the sandbox
- * is used up, sets the limits, and replaces itself by the command. Arguments: the maximum file size in blocks of {@link ULIMIT_BLOCK_BYTES},
- * the command.
+ * is used up, sets the limits, and replaces itself by the command. Arguments: the maximum file size of
+ * {@link fileBlocks}, the command.
  */
 const EXEC_SCRIPT = `{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
 ulimit -c 0
@@ -35,9 +41,12 @@ ulimit -f "$1"
 shift
 exec "$@"`;
 
-/** Why a sandbox cannot be started with the files of a snapshot. */
-export const WORKDIR_ONLY =
-  'a snapshot of this back end contains only the workdir, so no sandbox can be started from it';
+/** Throws `unsupported` for a sandbox that is to be started with the files of a snapshot. */
+export function refuseSnapshot(snapshot: StartRequest['snapshot']): void {
+  if (snapshot == null) return;
+  const problem = 'a snapshot of this back end contains only the workdir, so no sandbox can be started from it';
+  throw new FloeError('unsupported', problem);
+}
 
 /** A user of a sandbox other than root. */
 export type BoxUser = {
@@ -185,7 +194,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
    * user may not.
    */
   private startToolServer({ owner, toolServerCommand }: BoxUser, signal: AbortSignal): Promise<ToolServer> {
-    const { clock, dir, request } = this.parts;
+    const { clock, dir } = this.parts;
     const socketName = `tools-${this.nextCommand++}.sock`;
     const command = {
       argv: toolServerCommand(socketName),
@@ -193,7 +202,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
       env: this.environmentOf(owner),
       extra: { bytes: BOX_BYTES, tasks: BOX_TASKS },
     };
-    const maxOutputBytes = Math.floor(request.spec.max_output_mb * MIB);
+    const maxOutputBytes = this.maxOutputBytes;
     const options = { clock, maxOutputBytes, socketPath: join(dir, socketName) };
     return startToolServer((_path, killed) => this.run(owner, command, killed), options, signal);
   }
@@ -262,13 +271,13 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     return this.runCommand(null, signal, async () => {
       this.refuseEnded(signal);
       const started = connection.spawn({
-        argv: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-exec', this.fileBlocks, ...argv],
+        argv: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-exec', fileBlocks(request.spec), ...argv],
         cwd,
         env: { ...env, [COMMAND_MARK]: mark },
         stdin,
         owner,
         marker: `${COMMAND_MARK}=${mark}`,
-        maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
+        maxOutputBytes: this.maxOutputBytes,
         limits: {
           memoryBytes: spec.memory_mb * MIB + extra.bytes,
           taskCount: spec.max_processes + extra.tasks,
@@ -308,7 +317,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
       case 'file_absent':
         return null;
       case 'file_too_large':
-        throw new FloeError('runtime_failed', `${from} is larger than ${maxBytes} bytes`, { path: from });
+        throw tooLarge(from, maxBytes);
       case 'file_failed':
         throw new FloeError('runtime_failed', `sandbox ${this.name} could not read ${from}: ${reply.message}`);
       case 'file_done':
@@ -323,12 +332,12 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
       ...{ clock, release },
       workdir: this.paths.workdir,
       env: this.environmentOf(server === null ? null : this.owner),
-      maxOutputBytes: Math.floor(request.spec.max_output_mb * MIB),
+      maxOutputBytes: this.maxOutputBytes,
       onActivity: request.onActivity,
     };
     // The limits of a box server that runs as a command also hold for its processes.
     if (server !== null) return new BoxToolClient({ ...common, ...server, prefix: [] });
-    const prefix = ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-tool', this.fileBlocks];
+    const prefix = ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-tool', fileBlocks(request.spec)];
     return new BoxToolClient({ ...common, connection, end, explainEnd, prefix });
   }
 
@@ -337,18 +346,8 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     this.parts.connection.close();
   }
 
-  /** Maximum size of a file that a command may write, in units of {@link ULIMIT_BLOCK_BYTES}. */
-  private get fileBlocks(): string {
-    return String(Math.ceil((this.parts.request.spec.max_file_mb * MIB) / ULIMIT_BLOCK_BYTES));
-  }
-
   private resolve(path: string): string {
     return posix.resolve(this.paths.workdir, path);
-  }
-
-  private refuseEnded(signal: AbortSignal): void {
-    signal.throwIfAborted();
-    this.refuseStopped();
   }
 
   /**

@@ -3,23 +3,22 @@ import { FloeError, MIB } from '@floe-rl/core';
 import type { RuntimeSpec } from '@floe-rl/core/schema';
 import { SANDBOX_UID } from '../../api/files.ts';
 import type { ExecRequest, StartRequest } from '../../api/runtime.ts';
-import type { BoxServerOptions } from '../../box/server.ts';
-import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS } from '../../box/tool-server.ts';
+import { BOX_BYTES, BOX_NODE_FLAGS, BOX_TASKS, boxServerArgument } from '../../box/tool-server.ts';
 import type { Cgroup } from '../../processes/cgroup.ts';
 import type { CgroupLimits } from '../../processes/cgroup-hierarchy.ts';
 import type { SpawnRequest } from '../../spawn/spawner.ts';
-import { AGENT_HOME, EGRESS_PORT, HOST_PATH, PROXY_PORT } from '../../workspace/environment.ts';
+import { EGRESS_PORT, HOST_PATH, PROXY_PORT, sandboxPaths } from '../../workspace/environment.ts';
 import { PACK_SCRIPT } from '../../workspace/transfer.ts';
-import type { SandboxParts } from '../sandbox-runtime.ts';
+import { fileBlocks, processLimit } from '../host-limits.ts';
+import { type ProgramPlace, programCommand } from '../sandbox-programs.ts';
+import { type HostParts, INIT } from '../sandbox-runtime.ts';
 import type { Holder, HolderLayout } from './holder.ts';
 import type { SandboxHost } from './host.ts';
 
 /** Path in the sandbox of the directory with all files of the proxy relay, which forwards the agent's connections to the session's proxy. */
 const RELAY_DIR = '/.floe';
-/** Path in the sandbox of the directory with the proxy relay's program and the libraries of the Node that runs it. */
-const RELAY_LIB = `${RELAY_DIR}/relay`;
-/** Path in the sandbox of the Node program that runs the proxy relay. */
-const RELAY_NODE = `${RELAY_DIR}/node`;
+/** Paths in the sandbox of the proxy relay, of floe's other programs, and of the Node that runs them. */
+const PLACE: ProgramPlace = { dir: `${RELAY_DIR}/relay`, node: `${RELAY_DIR}/node` };
 /** Path in the sandbox of the Unix socket on which the gateway waits for a box server. */
 const BOX_SOCKET = `${RELAY_DIR}/box.sock`;
 /** A proxy on the host that commands reach through the relay: that of the model, or that of other hosts. */
@@ -33,22 +32,10 @@ const RELAY_ENV_PREFIX = '_FLOE_RELAYED_';
 /** Node options of the proxy relay. They keep the relay's heap small, because every session runs a relay and a relay only copies bytes. */
 const RELAY_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=64', '--no-warnings'];
 
-/**
- * Command line of the first process of a sandbox. This process reaps orphaned processes, and when it ends, the kernel ends all other
- * processes of the sandbox. It replaces bwrap's own first process, which would outlive bwrap and would then have to be reaped by the host's
- * first process. Without the `exit`, some shells would replace themselves by the command instead of waiting for it.
- */
-const INIT = ['/bin/sh', '-c', '"$@"; exit "$?"', 'floe-init'];
-
 /** Directories of the system, which a task may not use as its working directory. */
 const RESERVED = ['/', '/bin', '/dev', '/etc', '/lib', '/lib64', '/proc', '/sbin', '/sys', '/usr', RELAY_DIR];
 
-/** Directory in the sandbox for artifacts. It is on the session's tmpfs. */
-export const ARTIFACTS_DIR = '/artifacts';
-/** Directory in the sandbox for log files. It is on the session's tmpfs. */
-export const LOGS_DIR = '/logs';
-
-export type BubblewrapParts = SandboxParts & {
+export type BubblewrapParts = HostParts & {
   readonly host: SandboxHost;
   /** The holder process of the sandbox's first namespaces. */
   readonly holder: Holder;
@@ -103,11 +90,11 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
   for (const path of host.hiddenProcFiles) args.push('--ro-bind', `${share}/empty`, path);
   args.push('--dev', '/dev', '--bind', own('shm'), '/dev/shm', '--remount-ro', '/dev');
   args.push('--bind', own('tmp'), '/tmp', '--bind', own('vartmp'), '/var/tmp', '--bind', own('run'), '/run');
-  args.push('--bind', own('home'), AGENT_HOME);
-  args.push('--bind', own('artifacts'), ARTIFACTS_DIR, '--bind', own('logs'), LOGS_DIR);
+  const { home, artifacts, logs } = sandboxPaths(spec);
+  args.push('--bind', own('home'), home, '--bind', own('artifacts'), artifacts, '--bind', own('logs'), logs);
   if (spec.image === null) args.push('--bind', own('work'), spec.workdir);
   for (const mount of request.readOnlyMounts) args.push('--ro-bind', at(mount.hostPath), mount.sandboxPath);
-  args.push('--ro-bind', `${share}/relay`, RELAY_LIB, '--ro-bind', at(process.execPath), RELAY_NODE);
+  args.push('--ro-bind', `${share}/relay`, PLACE.dir, '--ro-bind', at(process.execPath), PLACE.node);
   return args;
 }
 
@@ -139,33 +126,29 @@ export function commandArgs(
     options.push('--setenv', isRelayed ? RELAY_ENV_PREFIX + name : name, value);
   }
   options.push('--chdir', command.cwd);
+  // Without INIT, bwrap's own first process would outlive bwrap, and the host's first process would have to reap it.
   if (!isRelayed) return { options, argv: [...INIT, ...command.argv] };
   const forwards = names.map((name) => `${RELAY_PORTS[name]}=${relaySocketOf(name)}`).join(',');
   const how = [forwards, RELAY_ENV_PREFIX];
-  return { options, argv: [...INIT, ...programArgv(host, 'relay', RELAY_NODE_FLAGS), ...how, ...command.argv] };
+  return {
+    options,
+    argv: [...INIT, ...programCommand(host.programs, PLACE, 'relay', RELAY_NODE_FLAGS), ...how, ...command.argv],
+  };
 }
 
 /** Returns the command line of a box server that forwards connections to `proxies`. */
 export function boxArgv(host: SandboxHost, proxies: readonly RelayedProxy[]): string[] {
-  const options: BoxServerOptions = {
+  const server = boxServerArgument({
     socketPath: BOX_SOCKET,
     forwards: proxies.map((name) => ({ port: RELAY_PORTS[name], socketPath: relaySocketOf(name) })),
-    user: null,
-    toolRoot: null,
     gatewayPidNamespace: readlinkSync('/proc/self/ns/pid'),
-  };
-  return [...programArgv(host, 'box', BOX_NODE_FLAGS), JSON.stringify(options)];
+  });
+  return [...programCommand(host.programs, PLACE, 'box', BOX_NODE_FLAGS), server];
 }
 
 /** Returns the command line of the MCP server. */
-export function mcpArgv(host: SandboxHost): string[] {
-  return programArgv(host, 'mcp', BOX_NODE_FLAGS);
-}
-
-function programArgv({ programs }: SandboxHost, name: 'relay' | 'box' | 'mcp', flags: readonly string[]): string[] {
-  const { loader, paths } = programs;
-  const load = loader === null ? [] : [`${RELAY_LIB}/${loader}`, '--library-path', RELAY_LIB];
-  return [...load, RELAY_NODE, ...flags, `${RELAY_LIB}/${paths[name]}`];
+export function mcpArgv({ programs }: SandboxHost): string[] {
+  return programCommand(programs, PLACE, 'mcp', BOX_NODE_FLAGS);
 }
 
 /** Returns the path in the sandbox of a proxy's Unix socket. */
@@ -173,8 +156,6 @@ function relaySocketOf(name: RelayedProxy): string {
   return `${RELAY_DIR}/${name}.sock`;
 }
 
-/** Size in bytes of the blocks in which `ulimit -f` of a POSIX shell takes the maximum file size (RLIMIT_FSIZE). */
-const ULIMIT_BLOCK_BYTES = 512;
 /** Number of tasks (processes and threads) that bwrap and the shells that start it need in addition to those of the command. */
 const SANDBOX_TASKS = 4;
 /**
@@ -183,11 +164,6 @@ const SANDBOX_TASKS = 4;
 const RELAY_TASKS = 16;
 /** Memory in bytes for the proxy relay. The memory limit of a command that runs with the relay is raised by this amount. */
 const RELAY_BYTES = 96 * MIB;
-/**
- * Number of tasks by which RLIMIT_NPROC is higher than the task limit. With this margin `ProcessWatch` detects that the limit is exceeded
- * before a fork fails.
- */
-const SPARE_TASKS = 8;
 /**
  * Line of a shell script that opens bwrap's files: its options, its status report and the system call filter, whose paths are the first
  * three arguments of the script. bwrap closes the three descriptors before it starts the command.
@@ -201,7 +177,7 @@ const FILE_OPTIONS = ['--json-status-fd', '8', '--seccomp', '7'];
 
 /**
  * Shell script that starts bwrap. It opens bwrap's files, sets the limits, and replaces itself by nsenter, which runs bwrap. Arguments: the
- * three files, maximum file size in blocks of {@link ULIMIT_BLOCK_BYTES}, maximum number of tasks or an empty string, directories of
+ * three files, maximum file size of {@link fileBlocks}, maximum number of tasks or an empty string, directories of
  * control groups separated by spaces, the command.
  */
 const EXEC_SCRIPT = `${OPEN_FILES}
@@ -285,8 +261,8 @@ export function spawnRequest(
     command.upload === undefined
       ? [
           ...['-c', EXEC_SCRIPT, 'floe-exec', ...opened],
-          String(Math.ceil((request.spec.max_file_mb * MIB) / ULIMIT_BLOCK_BYTES)),
-          host.countsProcessesPerNamespace ? String(limits.taskCount + SPARE_TASKS) : '',
+          fileBlocks(request.spec),
+          processLimit(limits.taskCount) ?? '',
           directories.join(' '),
         ]
       : ['-c', UPLOAD_SCRIPT, 'floe-upload', ...opened, command.upload, files.packing];

@@ -2,8 +2,6 @@ import { constants } from 'node:fs';
 import { access, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { RuntimeProblem } from '../../api/runtime.ts';
-import type { Controller } from '../../processes/cgroup-hierarchy.ts';
-import { CHECK_INTERVAL_MS } from '../../spawn/process-watch.ts';
 import { installCommand } from '../../workspace/environment.ts';
 import { architectureOf } from './syscall-filter.ts';
 
@@ -112,25 +110,4 @@ function isReadable(path: string): Promise<boolean> {
     () => true,
     () => false,
   );
-}
-
-/** For each controller of the control groups, the effect on tasks when the controller is missing. */
-const CONSEQUENCES: readonly (readonly [Controller, string])[] = [
-  [
-    'memory',
-    `runtime.memory_mb is only checked every ${CHECK_INTERVAL_MS} ms, so a command that allocates quickly can use up the memory of the machine before it is killed`,
-  ],
-  ['cpu', 'runtime.cpus has no effect, and a session with many busy processes slows down all others'],
-];
-
-/** Returns which limits of a sandbox the kernel does not enforce, given the controllers that floe can use; `null` when it enforces all. */
-export function unenforcedLimits(controllers: ReadonlySet<Controller>): RuntimeProblem | null {
-  const missing = CONSEQUENCES.filter(([controller]) => !controllers.has(controller));
-  if (missing.length === 0) return null;
-  const names = missing.map(([controller]) => controller).join(' and ');
-  return {
-    problem: `no control groups with limits on ${names} can be created: ${missing.map(([, text]) => text).join('; ')}`,
-    remedy:
-      'as root, mount /sys/fs/cgroup writable with these controllers; otherwise run the gateway as a systemd service with Delegate=yes and DelegateSubgroup=gateway',
-  };
 }

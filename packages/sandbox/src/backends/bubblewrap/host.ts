@@ -1,9 +1,9 @@
 import { lstat, mkdir, readFile, readlink, realpath, rm, stat, writeFile } from 'node:fs/promises';
-import { release } from 'node:os';
 import { join } from 'node:path';
 import { SANDBOX_UID } from '../../api/files.ts';
 import { AGENT_HOME } from '../../workspace/environment.ts';
 import { type Architecture, DENIED_CALLS } from '../denied-calls.ts';
+import { atLeastLinux } from '../host-limits.ts';
 import { copySandboxPrograms, type SandboxPrograms } from '../sandbox-programs.ts';
 import { syscallFilter } from './syscall-filter.ts';
 
@@ -65,11 +65,6 @@ export type SandboxHost = {
    */
   readonly mode: 'root' | 'user';
   /**
-   * Whether RLIMIT_NPROC counts the processes of each user namespace separately (since Linux 5.14). If so, a sandbox's limit does not count
-   * other processes of the host.
-   */
-  readonly countsProcessesPerNamespace: boolean;
-  /**
    * How a sandbox gets the files of a snapshot. Overlays need the extended attributes that tmpfs has since Linux 6.6; without them, a
    * directory that replaces a removed one cannot be created.
    */
@@ -107,7 +102,6 @@ export async function describeHost(shareDir: string, architecture: Architecture)
   await writeFile(join(shareDir, 'empty'), '');
   return {
     mode: await hostMode(),
-    countsProcessesPerNamespace: countsProcessesPerNamespace(),
     snapshots: snapshotMethod(),
     programArgs: await programArgs(),
     etcBinds,
@@ -152,16 +146,6 @@ async function hostMode(): Promise<'root' | 'user'> {
 /** Returns how sandboxes get the files of snapshots on this host. */
 export function snapshotMethod(): SandboxHost['snapshots'] {
   return atLeastLinux(6, 6) ? 'overlay' : 'copy';
-}
-
-/** Whether RLIMIT_NPROC counts the processes of each user namespace separately on this host. */
-export function countsProcessesPerNamespace(): boolean {
-  return atLeastLinux(5, 14);
-}
-
-function atLeastLinux(major: number, minor: number): boolean {
-  const [a = 0, b = 0] = release().split('.').map(Number);
-  return a > major || (a === major && b >= minor);
 }
 
 async function programArgs(): Promise<string[]> {

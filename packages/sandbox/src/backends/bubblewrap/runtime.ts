@@ -1,12 +1,10 @@
 import { chown, readFile, rm, writeFile } from 'node:fs/promises';
 import { constants } from 'node:os';
 import { posix } from 'node:path';
-import { FloeError, MIB } from '@floe-rl/core';
+import { FloeError } from '@floe-rl/core';
 import type { SandboxFile } from '../../api/files.ts';
 import type { ExecRequest, ExecResult, RuntimePaths, RuntimeSnapshot } from '../../api/runtime.ts';
 import type { RuntimeTools } from '../../api/tools.ts';
-import { BoxToolClient } from '../../box/tool-client.ts';
-import { startToolServer } from '../../box/tool-server.ts';
 import { endOwned } from '../../processes/orphans.ts';
 import { isAlive, readProcess } from '../../processes/process-table.ts';
 import type { SpawnedProcess, SpawnResult } from '../../spawn/spawner.ts';
@@ -14,21 +12,20 @@ import {
   AGENT_HOME,
   baseEnvironment,
   checkEnvironment,
-  egressEnvironment,
-  PROXY_PORT,
+  proxyOriginOf,
   refuseNul,
+  sandboxEnvironment,
+  sandboxPaths,
 } from '../../workspace/environment.ts';
 import { EXTRACT_SCRIPT, NO_FILE, READ_SCRIPT, tarOf } from '../../workspace/transfer.ts';
 import { type CommandState, CommandTurns, releasedError, restoredError } from '../command-turns.ts';
-import { argvOf, execResult, SandboxRuntime, TOOL_OUTPUT_BYTES } from '../sandbox-runtime.ts';
+import { argvOf, execResult, SandboxRuntime, TOOL_OUTPUT_BYTES, tooLarge } from '../sandbox-runtime.ts';
 import {
-  ARTIFACTS_DIR,
   type BubblewrapParts,
   boxArgv,
   type Command,
   commandArgs,
   groupLimits,
-  LOGS_DIR,
   mcpArgv,
   type RelayedProxy,
   sandboxArgs,
@@ -90,13 +87,11 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   constructor(parts: BubblewrapParts) {
     super(parts);
     const { request } = parts;
-    this.paths = { workdir: request.spec.workdir, home: AGENT_HOME, artifacts: ARTIFACTS_DIR, logs: LOGS_DIR };
+    this.paths = sandboxPaths(request.spec);
     this.mcpCommand = mcpArgv(parts.host);
     this.turns = new CommandTurns(this.namespacesOf(parts.holder, parts.uid));
-    const direct = request.spec.network === 'host' && request.proxy !== null;
-    this.proxyOrigin = direct ? request.proxy.tcpOrigin : `http://127.0.0.1:${PROXY_PORT}`;
-    const egressEnv = request.egressSocket == null ? {} : egressEnvironment();
-    this.environment = { ...baseEnvironment(AGENT_HOME), ...parts.imageEnv, HOME: AGENT_HOME, ...egressEnv };
+    this.proxyOrigin = proxyOriginOf(request);
+    this.environment = sandboxEnvironment(request, parts.imageEnv);
   }
 
   async exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
@@ -112,7 +107,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
         stdin: request.stdin,
         isService: request.isService,
         proxies: this.proxiesOf(request),
-        maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
+        maxOutputBytes: this.maxOutputBytes,
       },
       signal,
     );
@@ -145,36 +140,21 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     if (ended.exitCode === NO_FILE) return null;
     if (ended.exitCode !== 0) throw this.toolFailure(`read ${from}`, ended);
     if (ended.stdout.length > maxBytes) {
-      throw new FloeError('runtime_failed', `${from} is larger than ${maxBytes} bytes`, { path: from });
+      throw tooLarge(from, maxBytes);
     }
     return ended.stdout;
   }
 
-  async openTools(signal: AbortSignal): Promise<RuntimeTools> {
-    signal.throwIfAborted();
-    this.refuseStopped();
-    const { clock, request } = this.parts;
-    const { spec, onActivity } = request;
-    const maxOutputBytes = Math.floor(spec.max_output_mb * MIB);
-    const { connection, end, explainEnd } = await startToolServer(
-      async (socketPath, killed) => {
-        const proxies = this.proxiesOf({ withProxy: false });
-        return this.run(
-          this.toolCommand(boxArgv(this.parts.host, proxies), { boxSocket: socketPath, proxies }),
-          killed,
-        );
-      },
-      { clock, maxOutputBytes },
-      signal,
-    );
-    const env = { ...this.environment, ...spec.env };
-    const common = { connection, clock, workdir: spec.workdir, env, maxOutputBytes, onActivity };
-    return new BoxToolClient({ ...common, prefix: [], end, explainEnd, release: end });
+  openTools(signal: AbortSignal): Promise<RuntimeTools> {
+    const proxies = this.proxiesOf({ withProxy: false });
+    const argv = boxArgv(this.parts.host, proxies);
+    const run = (boxSocket: string, killed: AbortSignal) =>
+      this.run(this.toolCommand(argv, { boxSocket, proxies }), killed);
+    return this.openToolServer(run, this.environment, signal);
   }
 
   override async snapshot(signal: AbortSignal): Promise<RuntimeSnapshot> {
-    signal.throwIfAborted();
-    this.refuseStopped();
+    this.refuseEnded(signal);
     const { name: sandbox } = this;
     const { imagePath } = this.parts;
     let bytes = 0;
@@ -190,8 +170,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   }
 
   override async restore(snapshot: RuntimeSnapshot, signal: AbortSignal): Promise<void> {
-    signal.throwIfAborted();
-    this.refuseStopped();
+    this.refuseEnded(signal);
     const source = usableSnapshot(snapshot, this.parts.imagePath);
     await this.turns.afterEnding(restoredError(this.name), async (from) => {
       const spare = this.spare?.of === snapshot ? await this.spare.ready : null;
@@ -269,8 +248,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
 
   /** Runs one command in the session's namespaces. Resolves when the command and every process that it started have ended. */
   private async run(command: Command, signal: AbortSignal): Promise<EndedCommand> {
-    signal.throwIfAborted();
-    this.refuseStopped();
+    this.refuseEnded(signal);
     checkEnvironment(command.env);
     refuseNul('the command', [...command.argv, command.cwd]);
     return this.turns.use(signal, (namespaces, linked) => {
@@ -290,8 +268,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     const { options, argv } = commandArgs(host, { ...command, relaySockets, plainRoot });
     await writeFile(files.args, [...namespaces.fixedArgs, ...options].join('\0'), { mode: 0o600 });
     try {
-      signal.throwIfAborted();
-      this.refuseStopped();
+      this.refuseEnded(signal);
       return await this.runCommand(groupLimits(request.spec, command), signal, async (cgroup) => {
         const child = await spawner.spawn(
           spawnRequest(this.parts, namespaces.holder, command, { files, argv, cgroup }),

@@ -1,50 +1,28 @@
-import { randomBytes } from 'node:crypto';
-import { mkdir, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { abortAfter, asFloeError, type Clock, FloeError, MIB, raceAbort, sleep } from '@floe-rl/core';
-import {
-  type Runtime,
-  type RuntimeDescription,
-  type RuntimeProblem,
-  type RuntimeProvider,
-  SNAPSHOT_FILES,
-  type StartRequest,
-} from '../../api/runtime.ts';
-import { type BoxEnd, BoxListener, replyBodyBytes } from '../../box/connection.ts';
+import { mkdir } from 'node:fs/promises';
+import { abortAfter, asFloeError, FloeError, MIB, raceAbort, sleep } from '@floe-rl/core';
+import type { Runtime, RuntimeDescription, RuntimeProblem, RuntimeProvider, StartRequest } from '../../api/runtime.ts';
+import type { BoxEnd } from '../../box/connection.ts';
 import { BOX_BYTES, BOX_TASKS } from '../../box/tool-server.ts';
-import type { SandboxUser } from '../../box/users.ts';
-import type { Owner } from '../../processes/owner.ts';
-import type { Spawner } from '../../spawn/spawner.ts';
+import { LOOPBACK_PROXY } from '../../workspace/environment.ts';
 import {
-  AGENT_HOME,
-  baseEnvironment,
-  checkEnvironment,
-  egressEnvironment,
-  PROXY_PORT,
-} from '../../workspace/environment.ts';
-import {
-  askRootVariables,
-  BOX_SOCKET,
   type BoxPrograms,
   boxMounts,
   boxServerCommand,
   copyBoxPrograms,
-  createPaths,
-  mcpCommand,
+  filterPath,
   ROOT_CAPABILITIES,
-  toolServerCommand,
 } from '../boxed/placement.ts';
-import { BoxRuntime, WORKDIR_ONLY } from '../boxed/runtime.ts';
+import { refuseSnapshot } from '../boxed/runtime.ts';
+import { type Boxed, startBoxed } from '../boxed/start.ts';
 import { DENIED_CALLS } from '../denied-calls.ts';
+import { requireImage } from '../host-image.ts';
+import { capabilitiesOf } from '../host-limits.ts';
+import { type HostBackend, type HostOptions, HostProvider, type SandboxStart } from '../host-provider.ts';
+import { INIT } from '../sandbox-runtime.ts';
+import { seccompProfile } from '../seccomp.ts';
 import { ContainerEngine, type ContainerSpec, type ImageInfo } from './engine-api.ts';
 import { ImagePulls } from './image-pull.ts';
-import { seccompProfile } from './seccomp.ts';
 
-/**
- * The first process of a container. It collects orphaned processes, and when it ends, the kernel ends all other processes of the container.
- * Without the `exit`, some shells would replace themselves by the command instead of waiting for it.
- */
-const INIT = ['/bin/sh', '-c', '"$@"; exit "$?"', 'floe-init'];
 /** Directories in the container of its control group, with the control groups of version 2 and of version 1. */
 const CGROUP_DIRECTORIES = ['/sys/fs/cgroup', '/sys/fs/cgroup/memory', '/sys/fs/cgroup/pids'];
 /** Labels of a container: the gateway's state directory, the gateway process, and the name of the sandbox. */
@@ -60,27 +38,25 @@ const STATE_CHECK_MS = 50;
 /** Back ends of local container engines. */
 export type ContainerBackend = 'docker' | 'podman';
 
-export type ContainerOptions = {
+export type ContainerOptions = HostOptions & {
   readonly backend: ContainerBackend;
   /** Path of the Unix socket of the container engine. */
   readonly engineSocket: string;
-  readonly spawner: Spawner;
-  readonly clock: Clock;
-  readonly stateDir: string;
-  readonly owner: Owner;
-  readonly allowHostNetwork: boolean;
   /** Maximum number of images that the engine pulls at the same time; `null` when it pulls none. */
   readonly maxPulls: number | null;
 };
 
-/** Sandbox back end that runs each session in a container of a local container engine. */
-export class ContainerProvider implements RuntimeProvider {
+/** Returns the provider of sandboxes that run each session in a container of a local container engine. */
+export function containerProvider(options: ContainerOptions): RuntimeProvider {
+  return new HostProvider(options, new Containers(options));
+}
+
+class Containers implements HostBackend<ImageInfo, BoxPrograms> {
   readonly backend: ContainerBackend;
+  readonly dirMode = 0o755;
   private readonly options: ContainerOptions;
   private readonly engine: ContainerEngine;
   private readonly pulls: ImagePulls | null;
-  private readonly dir: string;
-  private programs: Promise<BoxPrograms> | null = null;
 
   constructor(options: ContainerOptions) {
     this.options = options;
@@ -88,12 +64,6 @@ export class ContainerProvider implements RuntimeProvider {
     this.engine = new ContainerEngine(options.engineSocket);
     const { maxPulls, clock } = options;
     this.pulls = maxPulls === null ? null : new ImagePulls(this.engine, clock, maxPulls);
-    this.dir = join(options.stateDir, `${options.backend}-${process.pid}`);
-  }
-
-  /** Path on the host of the system call filter, for Podman, which takes a path where Docker takes the filter itself. */
-  private get profilePath(): string {
-    return join(this.dir, '.share', 'seccomp.json');
   }
 
   async probe(): Promise<RuntimeProblem | null> {
@@ -121,139 +91,67 @@ export class ContainerProvider implements RuntimeProvider {
           remedy: `run ${this.backend} as root, or with control groups of version 2 and a delegated controller`,
         })),
       ],
-      capabilities: {
+      capabilities: capabilitiesOf(this.backend, {
         isolation: 'container',
-        limits: {
-          memory_mb: limits.memory_mb ? 'kernel' : 'checks',
-          max_processes: limits.max_processes ? 'kernel' : 'checks',
-          cpus: limits.cpus ? 'kernel' : 'none',
-          storage_mb: 'none',
-          max_output_mb: 'floe',
-        },
-        networks: ['none', 'proxy', 'allowlist', 'host'],
-        snapshots: { method: 'copy', files: SNAPSHOT_FILES[this.backend] },
+        byKernel: { ...limits, storage_mb: false },
+        snapshots: 'copy',
         privileges: 'engine',
-      },
+      }),
     };
   }
 
-  async start(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
-    signal.throwIfAborted();
-    const { spec } = request;
-    checkEnvironment(spec.env);
-    if (request.snapshot != null) throw new FloeError('unsupported', WORKDIR_ONLY);
-    if (spec.network === 'host' && !this.options.allowHostNetwork) {
-      throw new FloeError('unsupported', 'runtime.network: this node does not allow sandboxes on the host network');
+  check({ snapshot }: StartRequest): void {
+    refuseSnapshot(snapshot);
+  }
+
+  /** Returns the facts about an image, which is pulled when the engine does not have it and may pull it. */
+  async imageOf(reference: string | null, signal: AbortSignal): Promise<ImageInfo> {
+    const name = requireImage(this.backend, reference);
+    let image = await this.engine.image(name, signal);
+    if (image === null && this.pulls !== null) {
+      await raceAbort(this.pulls.pull(name), signal);
+      image = await this.engine.image(name, signal);
     }
-    if (spec.image === null) {
-      throw new FloeError('schema_violation', `runtime.image: the ${this.backend} back end needs an image`, {
-        path: 'runtime.image',
-      });
-    }
-    const image = await this.imageOf(spec.image, signal);
-    if (image === null) {
-      const remedy = `${this.backend} pull ${spec.image}`;
-      throw new FloeError('runtime_failed', `runtime.image: this node has no image ${spec.image}; run "${remedy}"`, {
-        image: spec.image,
-      });
-    }
-    this.programs ??= this.prepare();
-    const programs = await this.programs.catch((cause: unknown) => {
-      this.programs = null;
-      throw new FloeError('runtime_failed', `the sandbox directory cannot be prepared: ${String(cause)}`, {}, cause);
+    if (image !== null) return image;
+    const remedy = `${this.backend} pull ${name}`;
+    throw new FloeError('runtime_failed', `runtime.image: this node has no image ${name}; run "${remedy}"`, {
+      image: name,
     });
-    const dir = join(this.dir, request.name);
-    try {
-      await mkdir(dir, { recursive: true, mode: 0o755 });
-      return await this.startIn(dir, programs, image, request, signal);
-    } catch (error) {
-      await rm(dir, { recursive: true, force: true });
-      signal.throwIfAborted();
-      throw asFloeError(error, 'runtime_failed');
-    }
   }
 
-  /** Returns the facts about an image, which is pulled when the engine does not have it and may pull it; `null` without the image. */
-  private async imageOf(reference: string, signal: AbortSignal): Promise<ImageInfo | null> {
-    const image = await this.engine.image(reference, signal);
-    if (image !== null || this.pulls === null) return image;
-    await raceAbort(this.pulls.pull(reference), signal);
-    return this.engine.image(reference, signal);
+  async prepare(dir: string): Promise<BoxPrograms> {
+    await mkdir(dir, { recursive: true, mode: 0o755 });
+    await this.removeOrphans();
+    return copyBoxPrograms(dir, DENIED_CALLS);
   }
 
-  private async startIn(
-    dir: string,
-    programs: BoxPrograms,
-    image: ImageInfo,
-    request: StartRequest,
-    signal: AbortSignal,
-  ): Promise<Runtime> {
-    const { spec, name } = request;
-    const wanted = wantedUser(spec.user, image.user);
-    const maxBodyBytes = replyBodyBytes(Math.floor(spec.max_output_mb * MIB));
-    const listener = await BoxListener.open(join(dir, BOX_SOCKET), { clock: this.options.clock, maxBodyBytes });
-    let id: string | null = null;
-    const starting = new AbortController();
-    try {
-      id = await this.engine.create(`floe-${name}`, this.containerSpec(dir, programs, image, request, wanted), signal);
-      await this.engine.start(id, signal);
-      const failed = this.failure(id, AbortSignal.any([signal, starting.signal]));
-      failed.catch(() => {});
-      const connection = await listener.accept(failed, signal);
-      const container = id;
-      const user = requireUser(wanted, connection.user);
-      const paths = await createPaths(connection, request, user);
-      const variables = { ...image.env, ...spec.env };
-      const { clock, owner, spawner } = this.options;
-      return new BoxRuntime({
-        ...{
-          backend: this.backend,
-          isolation: 'container' as const,
-          spawner,
-          clock,
-          owner,
-          dir,
-          request,
-          cgroups: null,
-          connection,
-          paths,
-        },
-        proxyOrigin: `http://127.0.0.1:${PROXY_PORT}`,
-        environment: {
-          ...baseEnvironment(AGENT_HOME),
-          ...(user?.name == null ? {} : { USER: user.name, LOGNAME: user.name }),
-          ...image.env,
-          HOME: AGENT_HOME,
-          ...(request.egressSocket == null ? {} : egressEnvironment()),
-        },
-        user:
-          user === null
-            ? null
-            : {
-                owner: { uid: user.uid, gid: user.gid },
-                rootVariables: await askRootVariables(connection, user, variables),
-                toolServerCommand: (socket) => toolServerCommand(programs, socket),
-              },
-        mcpCommand: mcpCommand(programs),
-        token: randomBytes(9).toString('base64url'),
-        cgroupDirectories: CGROUP_DIRECTORIES,
-        end: () => this.end(container, dir),
-        explainEnd: () => this.explainEnd(container),
-      });
-    } catch (error) {
-      if (id !== null) await this.end(id, dir);
-      throw error;
-    } finally {
-      starting.abort();
-      await listener.close();
-    }
+  startIn(start: SandboxStart<ImageInfo, BoxPrograms>, signal: AbortSignal): Promise<Runtime> {
+    const { dir, image, request } = start;
+    const user = wantedUser(request.spec.user, image.user);
+    const boxed: Boxed<string> = {
+      ...{ backend: this.backend, isolation: 'container', socketDir: dir, user },
+      proxyOrigin: LOOPBACK_PROXY,
+      imageVariables: () => image.env,
+      cgroupDirectories: CGROUP_DIRECTORIES,
+      create: async (signal) => {
+        const id = await this.engine.create(`floe-${request.name}`, this.containerSpec(start, user), signal);
+        try {
+          await this.engine.start(id, signal);
+          return id;
+        } catch (error) {
+          await this.remove(id);
+          throw error;
+        }
+      },
+      failure: (id, signal) => this.failure(id, signal),
+      explainEnd: (id) => this.explainEnd(id),
+      remove: (id) => this.remove(id),
+    };
+    return startBoxed(start, boxed, signal);
   }
 
   private containerSpec(
-    dir: string,
-    programs: BoxPrograms,
-    image: ImageInfo,
-    request: StartRequest,
+    { dir, image, request, shared: programs }: SandboxStart<ImageInfo, BoxPrograms>,
     user: string | null,
   ): ContainerSpec {
     const { spec } = request;
@@ -283,7 +181,8 @@ export class ContainerProvider implements RuntimeProvider {
         ...(spec.cpus === null ? {} : { NanoCpus: Math.round(spec.cpus * 1e9) }),
         CapDrop: ['ALL'],
         CapAdd: ROOT_CAPABILITIES,
-        SecurityOpt: ['no-new-privileges', `seccomp=${this.backend === 'podman' ? this.profilePath : PROFILE}`],
+        // Podman takes the path of the filter where Docker takes the filter itself.
+        SecurityOpt: ['no-new-privileges', `seccomp=${this.backend === 'podman' ? filterPath(programs) : PROFILE}`],
         LogConfig: { Type: 'json-file', Config: { 'max-size': '64k' } },
       },
     };
@@ -298,9 +197,8 @@ export class ContainerProvider implements RuntimeProvider {
     });
   }
 
-  private async end(id: string, dir: string): Promise<void> {
+  private async remove(id: string): Promise<void> {
     await this.withLimit((signal) => this.engine.remove(id, signal)).catch(() => {});
-    await rm(dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
   }
 
   private async explainEnd(id: string): Promise<BoxEnd> {
@@ -342,28 +240,10 @@ export class ContainerProvider implements RuntimeProvider {
       }
     });
   }
-
-  private async prepare(): Promise<BoxPrograms> {
-    await mkdir(this.dir, { recursive: true, mode: 0o755 });
-    await this.removeOrphans();
-    const programs = await copyBoxPrograms(join(this.dir, '.share'));
-    await writeFile(this.profilePath, PROFILE);
-    return programs;
-  }
 }
 
 /** Returns the user that a task or else an image names; `null` for root, and where neither names one. */
 function wantedUser(ofTask: string | number | null, ofImage: string): string | null {
   const user = String(ofTask ?? ofImage);
   return ['', '0', 'root', '0:0', 'root:root'].includes(user) ? null : user;
-}
-
-/** Returns the user that a box server has found; `null` for root. Throws `schema_violation` when it has not found the wanted one. */
-function requireUser(wanted: string | null, found: SandboxUser | null): SandboxUser | null {
-  if (wanted === null) return null;
-  if (found === null) {
-    const message = `the image has no user ${wanted}`;
-    throw new FloeError('schema_violation', `runtime.user: ${message}`, { path: 'runtime.user', user: wanted });
-  }
-  return found.uid === 0 ? null : found;
 }

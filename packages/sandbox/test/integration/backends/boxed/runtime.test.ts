@@ -32,11 +32,8 @@ async function sandbox() {
   reply(server, { type: 'ready', environment: {}, user: null });
   const connection = await listener.accept(new Promise<never>(() => {}), never);
   let ends = 0;
-  const refuse = () => Promise.reject(new Error('not used'));
   const runtime = new BoxRuntime({
-    ...{ backend: 'docker', isolation: 'container', clock, connection, dir, cgroups: null },
-    spawner: { spawn: refuse, close: refuse },
-    owner: { id: 'o', instance: 'i' },
+    ...{ backend: 'docker', isolation: 'container', clock, connection, dir },
     request: { name: 's', spec: runtimeSpecSchema.parse({}), proxy: null, readOnlyMounts: [] },
     paths: { workdir: '/work', home: '/home', artifacts: '/artifacts', logs: '/logs' },
     ...{ proxyOrigin: '', mcpCommand: [], environment: {}, token: 't', cgroupDirectories: [], user: null },

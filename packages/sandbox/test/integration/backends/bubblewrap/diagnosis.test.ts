@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
 import { itIf, NOT_LINUX } from '../../../../../../test/skip.ts';
-import { diagnose, unenforcedLimits } from '../../../../src/backends/bubblewrap/diagnosis.ts';
+import { diagnose } from '../../../../src/backends/bubblewrap/diagnosis.ts';
+import { unenforcedLimits } from '../../../../src/backends/host-limits.ts';
 import { missingProgram } from '../../../../src/workspace/environment.ts';
 
 const linux = process.platform === 'linux';

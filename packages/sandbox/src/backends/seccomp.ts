@@ -1,4 +1,4 @@
-import type { DeniedCall } from '../denied-calls.ts';
+import type { DeniedCall } from './denied-calls.ts';
 
 /** Numbers of the errors with which denied calls fail, on Linux. */
 const ERRNO = { EPERM: 1, ENOSYS: 38, EAFNOSUPPORT: 97 } as const;
