@@ -1,3 +1,5 @@
+import { lowerCaseWords } from '@floe-rl/core/protocol';
+
 /** A part of a text, and whether it is marked. */
 export type MarkedPart = { readonly text: string; readonly isMarked: boolean };
 
@@ -6,7 +8,7 @@ const MAX_MARKS = 500;
 
 /** Divides a text at the words of a search, whatever their case. Words are letters and digits, as the search of the server has them. */
 export function markedParts(text: string, search: string): MarkedPart[] {
-  const words = [...new Set(search.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [])];
+  const words = [...new Set(lowerCaseWords(search))];
   if (words.length === 0) return [{ text, isMarked: false }];
   const pattern = new RegExp(`(?<![\\p{L}\\p{N}])(?:${words.join('|')})(?![\\p{L}\\p{N}])`, 'giu');
   const parts: MarkedPart[] = [];

@@ -57,3 +57,4 @@ export {
 } from './tracing.ts';
 export { VirtualClock } from './virtual-clock.ts';
 export { mayEscapeSurrogates, WellFormedPieces, wellFormed, wellFormedCalls, wellFormedJson } from './well-formed.ts';
+export { lowerCaseWords } from './words.ts';

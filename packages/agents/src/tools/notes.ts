@@ -1,3 +1,4 @@
+import { lowerCaseWords } from '@floe-rl/core';
 import { ToolError } from './tool.ts';
 
 /** Maximum number of characters of all notes. */
@@ -29,9 +30,9 @@ export class Notes {
 
   /** Returns the notes that have words of the query, the best first by BM25. */
   search(query: string, limit: number): Note[] {
-    const notes = [...this.byName].map(([name, text]) => ({ name, text, words: wordsOf(`${name} ${text}`) }));
+    const notes = [...this.byName].map(([name, text]) => ({ name, text, words: lowerCaseWords(`${name} ${text}`) }));
     const averageLength = notes.reduce((sum, { words }) => sum + words.length, 0) / Math.max(1, notes.length);
-    const terms = [...new Set(wordsOf(query))].map((word) => {
+    const terms = [...new Set(lowerCaseWords(query))].map((word) => {
       const holders = notes.filter(({ words }) => words.includes(word)).length;
       return { word, weight: Math.log(1 + (notes.length - holders + 0.5) / (holders + 0.5)) };
     });
@@ -55,8 +56,4 @@ export class Notes {
     while (this.byName.has(`note-${this.unnamed}`));
     return `note-${this.unnamed}`;
   }
-}
-
-function wordsOf(text: string): string[] {
-  return text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
 }

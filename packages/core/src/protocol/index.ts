@@ -1,4 +1,5 @@
 /** The parts of the protocol between server, nodes and clients that are not schemas. */
+export { lowerCaseWords } from '../words.ts';
 export type { BatchFilter, FilteredGroup } from './batch-filter.ts';
 export type { DirectCall } from './direct-call.ts';
 export {

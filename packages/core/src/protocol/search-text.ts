@@ -1,4 +1,5 @@
 import type { ChatMessage } from '../schema/index.ts';
+import { lowerCaseWords } from '../words.ts';
 
 /** Maximum number of characters of one message that are found by a search. */
 const MAX_MESSAGE_CHARS = 2_000;
@@ -31,13 +32,13 @@ export function joinedWithin(texts: readonly string[], maxChars: number): string
   return `${all.slice(0, half)}\n${all.slice(all.length - half)}`;
 }
 
-/** Returns the words of a text in lower case, separated by spaces. Only letters and digits are parts of words. */
+/**
+ * Returns the words of a text in lower case, separated by spaces. Only letters and digits are parts of words. Stores contain the result, so the
+ * words of a text must stay the same.
+ */
 export function wordsOf(text: string): string {
-  return text
-    .normalize('NFKC')
-    .toLowerCase()
-    .split(/[^\p{L}\p{N}]+/u)
-    .filter((word) => word !== '' && word.length <= MAX_WORD_CHARS)
+  return lowerCaseWords(text.normalize('NFKC'))
+    .filter((word) => word.length <= MAX_WORD_CHARS)
     .join(' ');
 }
 

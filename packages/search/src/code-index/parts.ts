@@ -13,8 +13,3 @@ export function rowOfPart(file: number, line: number): number {
 export function partOf(row: number): { readonly file: number; readonly line: number } {
   return { file: Math.floor(row / MAX_LINES), line: row % MAX_LINES };
 }
-
-/** Returns a text of code with the words of its names apart: `readFile` becomes `read File`, and `read_file` `read file`. */
-export function splitWords(text: string): string {
-  return text.replace(/([a-z0-9])([A-Z])/g, '$1 $2').replaceAll('_', ' ');
-}

@@ -1,6 +1,6 @@
 import type Libsql from 'libsql';
-import { queryWords } from '../search/words.ts';
-import { PART_LINES, partOf, splitWords } from './parts.ts';
+import { queryWords, splitNames } from '../search/words.ts';
+import { PART_LINES, partOf } from './parts.ts';
 import { similarity } from './similar-names.ts';
 
 /** How the results of a query were found, from the most exact way to the least. */
@@ -187,7 +187,7 @@ export class CodeSearch {
 
   /** Parts of files that have the words, by BM25. */
   private parts(text: string, { path, count }: CodeQuery): readonly CodeHit[] {
-    const words = queryWords(splitWords(text));
+    const words = queryWords(splitNames(text));
     if (words.length === 0) return [];
     const match = words.map((word) => `"${word}"`).join(' OR ');
     const rows = this.rows<{ row: number }>(
@@ -273,7 +273,7 @@ function hasInOrder(line: string, pieces: readonly string[]): boolean {
 /** Returns the index of the line that has the most of the words. */
 function bestLine(lines: readonly string[], words: readonly string[]): number {
   const counts = lines.map((line) => {
-    const lower = splitWords(line).toLowerCase();
+    const lower = splitNames(line).toLowerCase();
     return words.filter((word) => lower.includes(word)).length;
   });
   return counts.indexOf(Math.max(...counts));

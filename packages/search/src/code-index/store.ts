@@ -15,8 +15,9 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { GIB, systemClock, systemError } from '@floe-rl/core';
 import Libsql from 'libsql';
+import { splitNames } from '../search/words.ts';
 import type { ParsedCode } from './parse.ts';
-import { PART_LINES, rowOfPart, splitWords } from './parts.ts';
+import { PART_LINES, rowOfPart } from './parts.ts';
 import { CodeSearch } from './query.ts';
 
 /** Format of the tables; files of other formats are not read. */
@@ -155,8 +156,8 @@ export class CodeWriter {
     for (let start = 0; start < lines.length; start += PART_LINES) {
       insert.run(
         rowOfPart(file, start),
-        splitWords(lines.slice(start, start + PART_LINES).join('\n')),
-        splitWords(path),
+        splitNames(lines.slice(start, start + PART_LINES).join('\n')),
+        splitNames(path),
       );
     }
   }

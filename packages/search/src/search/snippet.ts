@@ -1,4 +1,4 @@
-import { wordsOf } from './words.ts';
+import { distinctWords } from './words.ts';
 
 /** Length of a snippet in characters. */
 const SNIPPET_CHARS = 320;
@@ -11,7 +11,7 @@ const MAX_POSITIONS = 200;
 
 /** Returns the part of `text` that has the most words of the query, in one line. */
 export function snippetOf(text: string, query: string): string {
-  const stems = wordsOf(query).map((word) => word.slice(0, STEM_CHARS));
+  const stems = distinctWords(query).map((word) => word.slice(0, STEM_CHARS));
   const lower = text.toLowerCase();
   const found = positionsOf(lower, stems);
   let best = 0;

@@ -1,3 +1,5 @@
+import { lowerCaseWords } from '@floe-rl/core';
+
 /** English words that are in nearly every text, so that they distinguish no documents and only cost time. */
 const STOP_WORDS: ReadonlySet<string> = new Set(
   `a about after all also an and any are as at be because been before but by can could did do does for from had has have he her his how i if
@@ -9,13 +11,24 @@ const STOP_WORDS: ReadonlySet<string> = new Set(
 const MAX_WORDS = 32;
 
 /** Returns the distinct words of a text in lower case: runs of letters, digits and marks. */
-export function wordsOf(text: string): string[] {
-  return [...new Set(text.toLowerCase().match(/[\p{L}\p{N}\p{M}]+/gu))];
+export function distinctWords(text: string): string[] {
+  return [...new Set(lowerCaseWords(text, { marks: true }))];
 }
 
-/** Returns the words of a query that are searched. Words such as `the` are left out where others are there. */
+/**
+ * Returns a text of code with the words of its names apart: `readFile` becomes `read File`, and `read_file` `read file`. Indexes of code contain
+ * the result, so a change of it needs another format of these indexes.
+ */
+export function splitNames(code: string): string {
+  return code.replace(/([a-z0-9])([A-Z])/g, '$1 $2').replaceAll('_', ' ');
+}
+
+/**
+ * Returns the words of a query that are searched. Words such as `the` are left out where others are there. The words of a query about code are
+ * those of {@link splitNames}.
+ */
 export function queryWords(query: string): string[] {
-  const words = wordsOf(query);
+  const words = distinctWords(query);
   const rare = words.filter((word) => !STOP_WORDS.has(word));
   return (rare.length === 0 ? words : rare).slice(0, MAX_WORDS);
 }

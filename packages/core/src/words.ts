@@ -1,0 +1,10 @@
+const LETTERS = /[\p{L}\p{N}]+/gu;
+const LETTERS_AND_MARKS = /[\p{L}\p{N}\p{M}]+/gu;
+
+/**
+ * Returns the words of a text in lower case and in their order. A word is a run of letters and digits. With `marks`, it may contain marks that
+ * belong to letters too, such as the vowels of Hindi, so that these divide no word.
+ */
+export function lowerCaseWords(text: string, { marks = false }: { readonly marks?: boolean } = {}): string[] {
+  return text.toLowerCase().match(marks ? LETTERS_AND_MARKS : LETTERS) ?? [];
+}
