@@ -42,6 +42,42 @@ const DEFINITIONS: readonly Definition[] = [
     names: ['shellWord', 'quoted'],
     pattern: /\.replaceAll\("'", (["`])'\\\\''\1\)/g,
   },
+  {
+    remedy: 'import lowerCaseWords from @floe-rl/core',
+    allowedIn: ['packages/core/src/words.ts'],
+    names: ['lowerCaseWords'],
+    pattern: /\[\^?\\p\{L\}\\p\{N\}(?:\\p\{M\})?\]\+/g,
+  },
+  {
+    remedy: 'make the back end a HostBackend of packages/sandbox/src/backends/host-provider.ts',
+    allowedIn: ['packages/sandbox/src/backends/host-provider.ts'],
+    names: ['removeDeadGatewayDirs'],
+    pattern: /\bthis node does not allow sandboxes on the host network/g,
+  },
+  {
+    remedy: 'start a sandbox with a box server by startBoxed of packages/sandbox/src/backends/boxed/start.ts',
+    allowedIn: ['packages/sandbox/src/backends/boxed/start.ts'],
+    names: ['startBoxed'],
+    pattern: /\bnew BoxRuntime\(/g,
+  },
+  {
+    remedy: 'import fileBlocks from packages/sandbox/src/backends/host-limits.ts',
+    allowedIn: ['packages/sandbox/src/backends/host-limits.ts'],
+    names: ['fileBlocks'],
+    pattern: /\bmax_file_mb \* MIB\b/g,
+  },
+  {
+    remedy: 'import programCommand from packages/sandbox/src/backends/sandbox-programs.ts',
+    allowedIn: ['packages/sandbox/src/backends/sandbox-programs.ts'],
+    names: ['programCommand'],
+    pattern: /'--library-path\b'/g,
+  },
+  {
+    remedy: 'import sandboxEnvironment from packages/sandbox/src/workspace/environment.ts',
+    allowedIn: ['packages/sandbox/src/workspace/environment.ts'],
+    names: ['sandboxEnvironment'],
+    pattern: /\.\.\.baseEnvironment\(AGENT_HOME\)/g,
+  },
 ];
 
 /** The only module that makes errors with `details.issues` itself. */

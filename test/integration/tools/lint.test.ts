@@ -118,6 +118,19 @@ describe('copies of functions that are defined once', () => {
     ],
     ["export const t = (s: string) => s.replaceAll(\"'\", `'\\\\''`);", 'import shellWord from'],
     ['export const t = (s: string) => s.replaceAll("\'", "\'\\\\\'\'");', 'import shellWord from'],
+    [
+      'export const t = (s: string) => s.toLowerCase().match(/[\\p{L}\\p{N}]+/gu);',
+      'import lowerCaseWords from @floe-rl/core',
+    ],
+    ['export const t = (s: string) => s.split(/[^\\p{L}\\p{N}\\p{M}]+/u);', 'import lowerCaseWords from @floe-rl/core'],
+    [
+      "throw new FloeError('unsupported', 'runtime.network: this node does not allow sandboxes on the host network');",
+      'make the back end a HostBackend',
+    ],
+    ['export const t = new BoxRuntime({ connection });', 'by startBoxed'],
+    ['export const t = Math.ceil((spec.max_file_mb * MIB) / 512);', 'import fileBlocks from'],
+    ["export const t = [loader, '--library-path', dir];", 'import programCommand from'],
+    ['export const t = { ...baseEnvironment(AGENT_HOME), ...env };', 'import sandboxEnvironment from'],
     ["throw new FloeError('schema_violation', message, { issues: [{ path, message }] });", 'import fieldError from'],
     ["throw new FloeError('unsupported', message, { path, issues }, cause);", 'import fieldError from'],
   ];
@@ -145,9 +158,10 @@ describe('copies of functions that are defined once', () => {
       "export const shown = (p: Part) => (p.type === 'text' ? p.text : imageOf(p));",
       "export const isPair = (v: unknown) => typeof v === 'object' && v !== null;",
       "throw new FloeError('schema_violation', 'has no name', { path });",
+      'export const isName = (s: string) => /^[\\p{L}\\p{N}_.-]+$/u.test(s);',
     ].join('\n');
     expect(reported('packages/core/src/planted.ts', text)).toEqual([]);
-    for (const name of ['thrown', 'record', 'schema/chat', 'shell-word', 'fields']) {
+    for (const name of ['thrown', 'record', 'schema/chat', 'shell-word', 'fields', 'words']) {
       const path = `packages/core/src/${name}.ts`;
       expect(checkCopies(parseSource(path, readFileSync(join(ROOT, path), 'utf8')))).toEqual([]);
     }
