@@ -1,6 +1,6 @@
 import { seededRandom } from '@floe-rl/core';
 import { sessionResultSchema } from '@floe-rl/core/schema';
-import { trainingGroups } from '@floe-rl/data';
+import { trainingGroups } from '@floe-rl/data/trainers';
 import { describe, expect, it } from 'vitest';
 import { GROUP_SIZE, randomTrajectories, VOCABULARY, withLogprobs } from '../../../verify/trainers/trajectories.ts';
 
