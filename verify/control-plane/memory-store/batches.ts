@@ -3,7 +3,7 @@ import type { BatchTables } from '#server/store/store';
 import type { MemoryState } from './state.ts';
 
 export function batchesOf(state: MemoryState): BatchTables {
-  const { batchStreams, batchRows, batchPlans, batchGroups, sessions } = state;
+  const { batchStreams, batchRows, batchPlans, batchGroups, sessions, tasks } = state;
   const keyOf = (batchId: string, number: number): string => `${batchId}/${number}`;
   const rowsOf = (batchId: string): BatchDataRow[] =>
     batchRows.where((row) => row.batch_id === batchId).sort((a, b) => a.row_index - b.row_index);
@@ -34,6 +34,13 @@ export function batchesOf(state: MemoryState): BatchTables {
       for (const row of rows) batchRows.put(keyOf(row.batch_id, row.row_index), row);
     },
     row: async (batchId, rowIndex) => batchRows.get(keyOf(batchId, rowIndex)),
+    fieldsOfTasks: async (batchId, taskIds) =>
+      new Map(
+        groupsWhere((row) => row.batch_id === batchId && taskIds.includes(row.task_id)).map((row) => [
+          row.task_id,
+          batchRows.get(keyOf(batchId, row.row_index))?.fields ?? '',
+        ]),
+      ),
     updateRow: async (batchId, rowIndex, patch) => void batchRows.patch(keyOf(batchId, rowIndex), patch),
     histories: async (batchId) => rowsOf(batchId).filter((row) => row.problem === null && row.retired === 0),
     invalidRows: async (batchId, limit) =>
@@ -54,6 +61,26 @@ export function batchesOf(state: MemoryState): BatchTables {
     addGroup: async (row) => batchGroups.put(keyOf(row.batch_id, row.group_no), row),
     groupOfTask: async (taskId) => batchGroups.where((row) => row.task_id === taskId)[0],
     updateGroup: async (batchId, groupNo, patch) => void batchGroups.patch(keyOf(batchId, groupNo), patch),
+    updateGroups: async (taskIds, patch) => {
+      for (const { batch_id, group_no } of groupsWhere((row) => taskIds.includes(row.task_id))) {
+        batchGroups.patch(keyOf(batch_id, group_no), patch);
+      }
+    },
+    handOut: async (batchNo, staleness) => {
+      for (const { batch_id, group_no, task_id } of groupsWhere((row) => staleness.has(row.task_id))) {
+        const counts = staleness.get(task_id) ?? null;
+        batchGroups.patch(keyOf(batch_id, group_no), { state: 'handed', batch_no: batchNo, staleness: counts });
+      }
+    },
+    openGroups: async (batchId, after, upTo) =>
+      groupsWhere(
+        ({ batch_id, state: status, repeat, batch_no: batchNo }) =>
+          batch_id === batchId &&
+          (status === 'running' ||
+            status === 'ready' ||
+            repeat === 1 ||
+            (batchNo !== null && batchNo > after && batchNo <= upTo)),
+      ).map((row) => ({ ...row, is_stored: tasks.get(row.task_id) === undefined ? 0 : 1 })),
     groups: async (batchId, status, limit) =>
       groupsWhere((row) => row.batch_id === batchId && row.state === status).slice(0, limit),
     groupsOfBatches: async (batchId, after, upTo) =>

@@ -45,6 +45,11 @@ export class MemoryResults implements ResultTable {
     return this.withSummaries(this.state.resultsByTask.from(taskId, (row) => row.cursor > after, limit));
   }
 
+  async ofTasks(taskIds: readonly string[]): Promise<ResultWithSummary[]> {
+    const rows = taskIds.flatMap((id) => this.state.resultsByTask.of(id));
+    return this.withSummaries(rows.sort((a, b) => a.cursor - b.cursor));
+  }
+
   async ofSession(sessionId: string): Promise<ResultWithSummary | undefined> {
     const row = this.state.results.get(sessionId);
     return row === undefined ? undefined : this.withSummaries([row])[0];
@@ -81,8 +86,8 @@ export class MemoryResults implements ResultTable {
     this.mark(rows.filter((row) => row.cursor <= upToCursor));
   }
 
-  async collectTask(taskId: string): Promise<void> {
-    this.mark(this.state.resultsByTask.of(taskId).filter((row) => row.collected === 0));
+  async collectTasks(taskIds: readonly string[]): Promise<void> {
+    this.mark(taskIds.flatMap((id) => this.state.resultsByTask.of(id)).filter((row) => row.collected === 0));
   }
 
   async consumer(name: string): Promise<ConsumerRow | undefined> {

@@ -344,6 +344,12 @@ export type BatchGroupRow = {
   readonly staleness: string | null;
 };
 
+/**
+ * A group that concerns a request for a batch: it runs, is ready, is in an unconfirmed batch, or its row must be started once more.
+ * `is_stored` is 1 while the group's task is stored, else 0.
+ */
+export type OpenGroupRow = BatchGroupRow & { readonly is_stored: number };
+
 export type BatchGroupPatch = Partial<
   Pick<
     BatchGroupRow,

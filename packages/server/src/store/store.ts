@@ -20,6 +20,7 @@ import type {
   EngineStateRow,
   NewSession,
   NodeRow,
+  OpenGroupRow,
   QueuedSessions,
   ResultBlobs,
   ResultWithSummary,
@@ -258,6 +259,8 @@ export interface ResultTable {
    * Returns the results of a task, ordered by cursor. With `page`, returns at most `page.limit` results with a cursor above `page.after`.
    */
   ofTask(taskId: string, page?: Page): Promise<ResultWithSummary[]>;
+  /** Returns the results of several tasks, ordered by cursor. */
+  ofTasks(taskIds: readonly string[]): Promise<ResultWithSummary[]>;
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined>;
   /** Returns the greatest cursor of a stored result; 0 when no result is stored. */
   newestCursor(): Promise<number>;
@@ -276,7 +279,8 @@ export interface ResultTable {
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]>;
   /** Marks the results up to the given cursor as collected: those of one trainer, or all results when `trainer` is `null`. */
   collect(trainer: string | null, upToCursor: number): Promise<void>;
-  collectTask(taskId: string): Promise<void>;
+  /** Marks the results of these tasks as collected. */
+  collectTasks(taskIds: readonly string[]): Promise<void>;
   consumer(name: string): Promise<ConsumerRow | undefined>;
   /**
    * Adds a consumer or advances its cursor, and returns the stored row. A consumer's cursor never decreases, and its trainer never changes.
@@ -384,6 +388,8 @@ export interface BatchTables {
   updateStream(batchId: string, patch: BatchStreamPatch): Promise<void>;
   addRows(rows: readonly BatchDataRow[]): Promise<void>;
   row(batchId: string, rowIndex: number): Promise<BatchDataRow | undefined>;
+  /** Returns the fields of the rows of a stream from which these tasks were made, as JSON texts by task id. */
+  fieldsOfTasks(batchId: string, taskIds: readonly string[]): Promise<ReadonlyMap<string, string>>;
   /** Returns the fields of the rows from index `from` to before `to`, ordered by index. */
   rowFields(batchId: string, from: number, to: number): Promise<string[]>;
   updateRow(batchId: string, rowIndex: number, patch: BatchDataRowPatch): Promise<void>;
@@ -400,6 +406,15 @@ export interface BatchTables {
   addGroup(row: BatchGroupRow): Promise<void>;
   groupOfTask(taskId: string): Promise<BatchGroupRow | undefined>;
   updateGroup(batchId: string, groupNo: number, patch: BatchGroupPatch): Promise<void>;
+  /** Changes the groups of these tasks. */
+  updateGroups(taskIds: readonly string[], patch: BatchGroupPatch): Promise<void>;
+  /** Puts groups into a batch. `staleness` has the value of that column for the task of each group. */
+  handOut(batchNo: number, staleness: ReadonlyMap<string, string>): Promise<void>;
+  /**
+   * Returns, from one state of the store, the groups that run, are ready or must be started once more, and those of the batches with numbers
+   * above `after` up to `upTo`, ordered by number.
+   */
+  openGroups(batchId: string, after: number, upTo: number): Promise<OpenGroupRow[]>;
   /** Returns at most `limit` groups in a state, ordered by number. */
   groups(batchId: string, state: BatchGroupState, limit: number): Promise<BatchGroupRow[]>;
   /** Returns the groups of the batches with numbers above `after`, up to `upTo`, ordered by batch and number. */

@@ -379,7 +379,7 @@ function collectTests(store: () => Store): void {
     });
     await store().transaction(async (tables) => {
       for (const id of ['r', 's']) await tables.tasks.insert(taskRow(id));
-      await tables.results.collectTask('r');
+      await tables.results.collectTasks(['r']);
     });
     const loads = await store().read((tables) => tables.sessions.loads());
     expect(loads.map((load) => [load.trainer, load.uncollected_results])).toEqual([['y', 1]]);
@@ -441,7 +441,7 @@ function retentionTests(store: () => Store): void {
         ...{ session_id: `${id}-s`, epoch: 1, kind: 'result', digest: '', summary: '{}', delivered_at: AT },
         ...{ trajectory_ref: `${id}-t`, completions_ref: null, artifacts_ref: null },
       });
-      if (collected) await tables.results.collectTask(id);
+      if (collected) await tables.results.collectTasks([id]);
     };
     await store().transaction(async (tables) => {
       for (const id of ['old', 'older']) await ended(tables, id, id === 'old' ? 20 : 10, true);
@@ -480,7 +480,7 @@ function retentionTests(store: () => Store): void {
         await tables.results.append({ ...named(id), task_id: 'a' }, NO_BLOBS);
         await tables.facts.add(factRow(id, { task_id: 'a' }));
       }
-      await tables.results.collectTask('a');
+      await tables.results.collectTasks(['a']);
       await tables.facts.fold(5);
     });
     const remove = () => store().transaction(({ tasks }) => tasks.removeEnded(5, 3));

@@ -175,7 +175,7 @@ function resultTests(store: () => Store): void {
       await addSessions(tables, 'a', ['a0']);
       await tables.sessions.update('a0', { summary: '{}', status: 'COMPLETED' });
       await tables.results.append(named('a0'), NO_BLOBS);
-      await tables.results.collectTask('a');
+      await tables.results.collectTasks(['a']);
       await tables.tasks.update('a', { status: 'completed', ended_ms: 1 });
     });
     expect(await store().transaction((tables) => tables.tasks.removeEnded(2, 10))).toEqual({ tasks: 1, sessions: 1 });

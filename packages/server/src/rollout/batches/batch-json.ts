@@ -1,50 +1,46 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, settleAll } from '@floe-rl/core';
 import type { BatchReply } from '@floe-rl/core/schema';
-import type { BatchGroupRow, ResultWithSummary } from '../../store/index.ts';
+import type { ResultWithSummary } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { jsonListBytes, resultLines, resultListBytes } from '../sessions/result-json.ts';
-import { computedRow } from './computed-rows.ts';
+import { computedRow, isEndless } from './computed-rows.ts';
 import type { HandedBatch } from './hand-out.ts';
-import { streamRequest } from './stream-request.ts';
-import { progressOf, stalenessOf } from './views.ts';
+import { progressOf, readCounts, stalenessOf } from './views.ts';
 
 type GroupHead = Omit<BatchReply['groups'][number], 'results'>;
 
 /** What a reply says of a batch, without its results and records. */
 export type BatchHead = Omit<BatchReply, 'groups' | 'records'> & { readonly groups: readonly GroupHead[] };
 
+/** Number of groups whose results one statement reads, so that the summaries of a large batch are not all in memory at once. */
+const GROUPS_PER_READ = 16;
+
 /** Reads the rows and counts that belong to a batch. */
 export async function batchHead(
   context: RolloutContext,
-  { stream, batch, groups, isDone }: HandedBatch,
+  { stream, request, batch, groups, isDone }: HandedBatch,
 ): Promise<BatchHead> {
-  const { source } = streamRequest(stream);
-  return context.store.read(async (tables) => {
-    const totals = await tables.batches.countGroups(stream.batch_id);
-    const heads: GroupHead[] = [];
-    for (const group of groups) {
-      const computed = computedRow(source, group.row_index);
-      const stored = computed === null ? await tables.batches.row(stream.batch_id, group.row_index) : undefined;
-      heads.push({
-        group_id: group.task_id,
-        row_index: group.row_index,
-        epoch: group.epoch,
-        policy_step: group.policy_step,
-        staleness: stalenessOf(stream, group),
-        usable: group.usable,
-        mean_reward: group.mean_reward,
-        row: computed ?? (JSON.parse(stored?.fields ?? '{}') as Record<string, unknown>),
-      });
-    }
-    return {
-      batch_id: stream.batch_id,
-      batch,
-      policy_step: stream.policy_step,
-      done: isDone,
-      progress: await progressOf(tables, stream.batch_id, totals),
-      groups: heads,
-    };
-  });
+  const { batch_id: batchId, policy_step: policyStep } = stream;
+  const stored = isEndless(request.source) ? [] : groups.map((group) => group.task_id);
+  const [counts, fields] = await context.store.read((tables) =>
+    settleAll([
+      readCounts(tables, batchId),
+      stored.length === 0 ? Promise.resolve(null) : tables.batches.fieldsOfTasks(batchId, stored),
+    ]),
+  );
+  const heads = groups.map((group) => ({
+    group_id: group.task_id,
+    row_index: group.row_index,
+    epoch: group.epoch,
+    policy_step: group.policy_step,
+    staleness: stalenessOf(stream, group),
+    usable: group.usable,
+    mean_reward: group.mean_reward,
+    row:
+      computedRow(request.source, group.row_index) ??
+      (JSON.parse(fields?.get(group.task_id) ?? '{}') as Record<string, unknown>),
+  }));
+  return { batch_id: batchId, batch, policy_step: policyStep, done: isDone, progress: progressOf(counts), groups: heads };
 }
 
 /** Yields the reply with the results of each group. */
@@ -53,14 +49,9 @@ export async function* batchWithResults(
   { groups, ...head }: BatchHead,
 ): AsyncGenerator<Buffer> {
   let before = `${JSON.stringify(head).slice(0, -1)},"groups":[`;
-  for (const group of groups) {
-    const results = await resultsOf(context, group.group_id);
-    yield* resultListBytes(
-      `${before}${JSON.stringify(group).slice(0, -1)},"results":`,
-      results,
-      '}',
-      context.trajectories,
-    );
+  for await (const [group, results] of withResults(context, groups)) {
+    const start = `${before}${JSON.stringify(group).slice(0, -1)},"results":`;
+    yield* resultListBytes(start, results, '}', context.trajectories);
     before = ',';
   }
   yield Buffer.from(before === ',' ? ']}' : `${before}]}`);
@@ -84,11 +75,10 @@ async function* linesOf(lines: Buffer): AsyncGenerator<string> {
 /** Returns the results of a batch as JSON texts, in the order of its groups. Throws `not_found` when a group's results were removed. */
 export async function resultTexts(
   context: RolloutContext,
-  groups: readonly Pick<BatchGroupRow, 'task_id'>[],
+  groups: readonly GroupHead[],
 ): Promise<Buffer[]> {
   const texts: Buffer[] = [];
-  for (const { task_id: taskId } of groups) {
-    const results = await resultsOf(context, taskId);
+  for await (const [{ group_id: taskId }, results] of withResults(context, groups)) {
     if (results.length === 0) {
       throw new FloeError('not_found', `the results of group ${taskId} were removed; request the next batch`, {
         task_id: taskId,
@@ -105,6 +95,15 @@ export async function resultTexts(
   return texts;
 }
 
-function resultsOf(context: RolloutContext, taskId: string): Promise<ResultWithSummary[]> {
-  return context.store.read((tables) => tables.results.ofTask(taskId));
+/** Yields each group with its results, ordered by cursor. */
+async function* withResults(
+  context: RolloutContext,
+  groups: readonly GroupHead[],
+): AsyncGenerator<readonly [GroupHead, readonly ResultWithSummary[]]> {
+  for (let from = 0; from < groups.length; from += GROUPS_PER_READ) {
+    const part = groups.slice(from, from + GROUPS_PER_READ);
+    const ids = part.map((group) => group.group_id);
+    const results = await context.store.read((tables) => tables.results.ofTasks(ids));
+    for (const group of part) yield [group, results.filter((result) => result.task_id === group.group_id)];
+  }
 }

@@ -1,3 +1,4 @@
+import { settleAll } from '@floe-rl/core';
 import type { BatchGroupRow } from '../../store/index.ts';
 import { cancelLocked } from '../sessions/cancel.ts';
 import type { Transaction } from '../transaction.ts';
@@ -6,24 +7,26 @@ import type { Transaction } from '../transaction.ts';
 type Cancelled = Pick<BatchGroupRow, 'repeat'> & { readonly state: 'restarted' | 'cancelled' };
 
 /**
- * Cancels the tasks of running groups. `endingOf` returns the new state of a group, which must not depend on counts; `null` leaves it running. The caller holds the stream's
- * lock and no lock of a task.
+ * Cancels the tasks of running groups, and puts the groups into the state `ending`. Returns the groups that had ended before their tasks were
+ * locked, which do not change. The caller holds the stream's lock and no lock of a task.
  */
 export async function cancelRunning(
   transaction: Transaction,
-  batchId: string,
-  endingOf: (group: BatchGroupRow) => Cancelled | null,
-): Promise<void> {
+  running: readonly BatchGroupRow[],
+  ending: Cancelled,
+): Promise<BatchGroupRow[]> {
   const { batches, tasks } = transaction.tables;
-  const running = await batches.groups(batchId, 'running', Number.MAX_SAFE_INTEGER);
-  const byTask = running.filter((group) => endingOf(group) !== null).sort((a, b) => (a.task_id < b.task_id ? -1 : 1));
-  for (const { task_id: taskId } of byTask) {
-    const task = await tasks.lock(taskId);
+  const ended: BatchGroupRow[] = [];
+  for (const { task_id: taskId } of [...running].sort((a, b) => (a.task_id < b.task_id ? -1 : 1))) {
     // The group is read after its task was locked, because the task may have ended meanwhile.
-    const group = await batches.groupOfTask(taskId);
-    const ending = group?.state === 'running' ? endingOf(group) : null;
-    if (group === undefined || ending === null) continue;
-    await batches.updateGroup(batchId, group.group_no, ending);
+    const [task, group] = await settleAll([tasks.lock(taskId), batches.groupOfTask(taskId)]);
+    if (group === undefined) continue;
+    if (group.state !== 'running') {
+      ended.push(group);
+      continue;
+    }
+    await batches.updateGroup(group.batch_id, group.group_no, ending);
     if (task !== undefined) await cancelLocked(transaction, task);
   }
+  return ended;
 }

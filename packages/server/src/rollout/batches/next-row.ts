@@ -1,5 +1,5 @@
 import type { BatchStreamRequest } from '@floe-rl/core/schema';
-import type { BatchStreamRow, StoreTables } from '../../store/index.ts';
+import type { BatchRowTotals, BatchStreamRow, StoreTables } from '../../store/index.ts';
 import type { Transaction } from '../transaction.ts';
 import { computedRow, isEndless } from './computed-rows.ts';
 import { planEpoch } from './curriculum.ts';
@@ -137,32 +137,23 @@ export async function mayHaveRows(
   return (await tables.batches.groupToRepeat(stream.batch_id)) !== undefined;
 }
 
-/** Whether a stream will have no further batch: it was ended, or all its rows were sampled and all its groups are in batches or rejected. */
-export async function isDone(
-  tables: StoreTables,
-  stream: BatchStreamRow,
-  request: BatchStreamRequest,
-): Promise<boolean> {
-  if (stream.status === 'ended') return true;
-  if (!(await isSampled(tables, stream, request))) return false;
-  return (await tables.batches.sizeOf(stream.batch_id, 'ready')).groups === 0;
-}
+/** What decides whether all rows of a stream were sampled, in one state of the store. */
+export type SamplingState = {
+  /** Number of groups that run. */
+  readonly running: number;
+  /** Whether the row of a group must be started once more. */
+  readonly hasRepeats: boolean;
+  readonly unsampledRows: BatchRowTotals;
+};
 
-/**
- * Whether all rows of a stream were sampled and none of its groups runs, so that no further group becomes ready. The caller reads one state of
- * the store, or holds the stream's lock.
- */
-export async function isSampled(
-  tables: StoreTables,
+/** Whether all rows of a stream were sampled and none of its groups runs, so that no further group becomes ready. */
+export function isSampled(
   stream: BatchStreamRow,
   request: BatchStreamRequest,
-): Promise<boolean> {
-  if (stream.rows_complete === 0) return false;
-  const { batch_id: batchId, epoch } = stream;
-  // Running groups are counted first, because the end of a group on another server may cause a repetition or retire a row.
-  if ((await tables.batches.sizeOf(batchId, 'running')).groups > 0) return false;
+  { running, hasRepeats, unsampledRows }: SamplingState,
+): boolean {
+  if (stream.rows_complete === 0 || running > 0 || hasRepeats) return false;
   const limit = epochLimit(request);
-  const rows = await tables.batches.countUnsampledRows(batchId);
-  const hasRows = (limit === null || epoch < limit) && rows.invalid + rows.retired < stream.row_count;
-  return !hasRows && (await tables.batches.groupToRepeat(batchId)) === undefined;
+  const isLastEpoch = limit !== null && stream.epoch >= limit;
+  return isLastEpoch || unsampledRows.invalid + unsampledRows.retired >= stream.row_count;
 }

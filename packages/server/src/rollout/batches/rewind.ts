@@ -32,16 +32,16 @@ export async function rewindStream(
       throw bodyError('after', `is ${after}, but the last batch that was handed out is ${stream.last_batch}`);
     }
     const isNewer = (policy: number | null): boolean => policy !== null && step !== null && policy > step;
-    await cancelRunning(transaction, batchId, (group) =>
-      isNewer(group.policy_step) ? { state: 'restarted', repeat: 1 } : null,
-    );
+    const running = await batches.groups(batchId, 'running', Number.MAX_SAFE_INTEGER);
+    const newer = running.filter((group) => isNewer(group.policy_step));
+    await cancelRunning(transaction, newer, { state: 'restarted', repeat: 1 });
     const handed = await batches.groupsOfBatches(batchId, after, stream.last_batch);
     const ready = await batches.groups(batchId, 'ready', Number.MAX_SAFE_INTEGER);
     for (const group of [...handed, ...ready]) {
       const isRestarted = isNewer(group.policy_step);
       const state = isRestarted ? { state: 'expired' as const, repeat: 1 } : { state: 'ready' as const };
       await batches.updateGroup(batchId, group.group_no, { ...state, batch_no: null, staleness: null });
-      if (isRestarted) await results.collectTask(group.task_id);
+      if (isRestarted) await results.collectTasks([group.task_id]);
     }
     await batches.updateStream(batchId, {
       last_batch: after,

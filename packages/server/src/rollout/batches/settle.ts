@@ -27,7 +27,7 @@ export async function settleGroup(transaction: Transaction, task: TaskRow, isCan
   if (group.state !== 'running' || isCancelled) {
     const state = group.state === 'running' ? { state: 'cancelled' as const } : {};
     await batches.updateGroup(batchId, groupNo, { ...totals, ...state });
-    return results.collectTask(task.task_id);
+    return results.collectTasks([task.task_id]);
   }
   const samples = rows.flatMap(({ summary }) => (summary === null ? [] : [JSON.parse(summary) as SessionSummary]));
   const { verdict, retireAfter } = await judge(transaction, group, task, samples);
@@ -44,7 +44,7 @@ export async function settleGroup(transaction: Transaction, task: TaskRow, isCan
     mean_reward: meanReward,
   });
   if (repeat === 0) await recordRow(transaction, group, verdict, retireAfter);
-  if (rejection !== null) await results.collectTask(task.task_id);
+  if (rejection !== null) await results.collectTasks([task.task_id]);
 }
 
 function isFailure(outcome: SessionSummary['outcome']): boolean {

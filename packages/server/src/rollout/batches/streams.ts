@@ -298,13 +298,14 @@ export async function endStream(context: RolloutContext, batchId: string): Promi
     if (stream === undefined) throw unknownStream(batchId);
     if (stream.status === 'ended') return;
     await batches.updateStream(batchId, { status: 'ended', ended_ms: context.time.nowMs() });
-    await cancelRunning(transaction, batchId, () => ({ state: 'cancelled', repeat: 0 }));
+    const running = await batches.groups(batchId, 'running', Number.MAX_SAFE_INTEGER);
+    await cancelRunning(transaction, running, { state: 'cancelled', repeat: 0 });
     for (const group of await batches.groups(batchId, 'ready', Number.MAX_SAFE_INTEGER)) {
       await batches.updateGroup(batchId, group.group_no, { state: 'cancelled', repeat: 0 });
-      await results.collectTask(group.task_id);
+      await results.collectTasks([group.task_id]);
     }
     for (const group of await batches.groupsOfBatches(batchId, stream.acknowledged, stream.last_batch)) {
-      await results.collectTask(group.task_id);
+      await results.collectTasks([group.task_id]);
     }
     transaction.wake(`batch:${batchId}`);
     transaction.wake('queue');

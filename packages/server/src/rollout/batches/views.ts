@@ -1,8 +1,9 @@
+import { settleAll } from '@floe-rl/core';
 import type { BatchProgress, BatchStreamLoad, BatchStreamView } from '@floe-rl/core/schema';
-import type { BatchGroupRow, BatchGroupTotals, BatchStreamRow, StoreTables } from '../../store/index.ts';
+import type { BatchGroupRow, BatchGroupTotals, BatchRowTotals, BatchStreamRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { isEndless } from './computed-rows.ts';
-import { isDone } from './next-row.ts';
+import { isSampled } from './next-row.ts';
 import { streamRequest } from './stream-request.ts';
 
 /** Maximum number of rows that a reply lists as not fitting the template. */
@@ -14,9 +15,12 @@ const WARNED_REJECTIONS = 64;
 /** Returns what `GET /rollout/batches/{id}` shows of a stream. */
 export async function streamView(context: RolloutContext, stream: BatchStreamRow): Promise<BatchStreamView> {
   return context.store.read(async (tables) => {
-    const totals = await tables.batches.countGroups(stream.batch_id);
+    const counts = await readCounts(tables, stream.batch_id);
+    const { totals, unsampledRows } = counts;
     const invalid = await tables.batches.invalidRows(stream.batch_id, MAX_LISTED_PROBLEMS);
+    const hasRepeats = (await tables.batches.groupToRepeat(stream.batch_id)) !== undefined;
     const request = streamRequest(stream);
+    const isEnd = isSampled(stream, request, { running: groupsIn(totals, 'running'), hasRepeats, unsampledRows });
     return {
       batch_id: stream.batch_id,
       trainer: stream.trainer,
@@ -28,8 +32,8 @@ export async function streamView(context: RolloutContext, stream: BatchStreamRow
       epoch: stream.epoch,
       row_count: isEndless(request.source) ? null : stream.row_count,
       rows_complete: stream.rows_complete === 1,
-      done: await isDone(tables, stream, request),
-      progress: await progressOf(tables, stream.batch_id, totals),
+      done: stream.status === 'ended' || (isEnd && groupsIn(totals, 'ready') === 0),
+      progress: progressOf(counts),
       useful_share: usefulShare(totals),
       length_bias: lengthBias(totals),
       problems: invalid.map(({ row_index, problem }) => ({ row_index, message: problem ?? '' })),
@@ -58,7 +62,7 @@ export async function streamLoads(tables: StoreTables, limit: number): Promise<B
       expired: groupsIn(totals, 'expired'),
       restarted: groupsIn(totals, 'restarted'),
       staleness: last.length === 0 ? null : Math.max(...last.map((group) => stalenessOf(stream, group))),
-      warning: await warningOf(tables, batchId),
+      warning: warningOf(await tables.batches.newestRejections(batchId, WARNED_REJECTIONS)),
       useful_share: usefulShare(totals),
       ended_tokens: sumOf(totals, ({ state }) => state !== 'running').tokens,
     });
@@ -71,14 +75,26 @@ export function stalenessOf(stream: Pick<BatchStreamRow, 'policy_step'>, group: 
   return (stream.policy_step ?? 0) - (group.policy_step ?? stream.policy_step ?? 0);
 }
 
+/** The numbers of groups and rows of a stream, as the store has them. */
+type StreamCounts = {
+  readonly totals: readonly BatchGroupTotals[];
+  readonly unsampledRows: BatchRowTotals;
+  /** The newest rejected groups after the newest accepted one, at most {@link WARNED_REJECTIONS}, by reason. */
+  readonly newestRejections: ReadonlyMap<string, number>;
+};
+
+export async function readCounts({ batches }: StoreTables, batchId: string): Promise<StreamCounts> {
+  const [totals, unsampledRows, newestRejections] = await settleAll([
+    batches.countGroups(batchId),
+    batches.countUnsampledRows(batchId),
+    batches.newestRejections(batchId, WARNED_REJECTIONS),
+  ]);
+  return { totals, unsampledRows, newestRejections };
+}
+
 /** Returns the number of groups and rows of a stream by state. */
-export async function progressOf(
-  tables: StoreTables,
-  batchId: string,
-  totals: readonly BatchGroupTotals[],
-): Promise<BatchProgress> {
+export function progressOf({ totals, unsampledRows, newestRejections }: StreamCounts): BatchProgress {
   const count = (state: BatchGroupTotals['state']): number => groupsIn(totals, state);
-  const rows = await tables.batches.countUnsampledRows(batchId);
   return {
     running: count('running'),
     ready: count('ready'),
@@ -87,15 +103,14 @@ export async function progressOf(
     expired: count('expired'),
     restarted: count('restarted'),
     cancelled: count('cancelled'),
-    invalid_rows: rows.invalid,
-    retired_rows: rows.retired,
-    warning: await warningOf(tables, batchId),
+    invalid_rows: unsampledRows.invalid,
+    retired_rows: unsampledRows.retired,
+    warning: warningOf(newestRejections),
   };
 }
 
 /** Returns a sentence for a stream whose newest groups were all rejected, so that it may never complete a batch; `null` for any other. */
-async function warningOf(tables: StoreTables, batchId: string): Promise<string | null> {
-  const rejections = await tables.batches.newestRejections(batchId, WARNED_REJECTIONS);
+function warningOf(rejections: StreamCounts['newestRejections']): string | null {
   const counts = [...rejections.values()];
   if (counts.reduce((sum, count) => sum + count, 0) < WARNED_REJECTIONS) return null;
   const reasons = [...rejections].map(([reason, count]) => `${reason} ${count}`).join(', ');

@@ -110,7 +110,7 @@ export class CallbackDelivery {
       if (stored === undefined || stored.delivered_at !== null) return;
       const patch = { tries: stored.tries + 1, delivered_at: deliveredAt, last_error: lastError };
       await tables.callbacks.update(row.task_id, patch);
-      await tables.results.collectTask(row.task_id);
+      await tables.results.collectTasks([row.task_id]);
       transaction.count(status === HTTP_GONE ? 'callbacks_failed' : 'callbacks_delivered');
       // While a trainer has too many uncollected results, nodes get no sessions of it. These results now count as collected, so waiting
       // lease requests are woken.

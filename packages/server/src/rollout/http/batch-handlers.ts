@@ -61,7 +61,7 @@ async function sendBatch(
   if (options === null || handed.groups.length === 0) {
     return Readable.from(batchWithResults(context, head), { objectMode: false });
   }
-  const bytes = await formatter.format(await resultTexts(context, handed.groups), options, query.encoding);
+  const bytes = await formatter.format(await resultTexts(context, head.groups), options, query.encoding);
   if (query.encoding === 'jsonl') return Readable.from(batchWithRecords(head, bytes), { objectMode: false });
   // Headers carry ASCII only.
   const header = JSON.stringify(head).replace(

@@ -100,7 +100,7 @@ async function* thenCollect(
   const { task_id: taskId, total_sessions: total, completed_sessions: ended } = head;
   if (ended < total) return;
   await runTransaction(context, async (transaction) => {
-    await transaction.tables.results.collectTask(taskId);
+    await transaction.tables.results.collectTasks([taskId]);
     transaction.wake('queue');
   });
 }

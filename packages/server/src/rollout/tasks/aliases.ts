@@ -54,5 +54,5 @@ async function retire({ context, tables }: Transaction, taskId: string): Promise
   if (callback?.delivered_at !== null) return;
   const last_error = 'the task id was used again before this callback was acknowledged';
   await tables.callbacks.update(taskId, { delivered_at: isoNow(context.clock), last_error });
-  await tables.results.collectTask(taskId);
+  await tables.results.collectTasks([taskId]);
 }

@@ -164,7 +164,7 @@ async function finishTask(transaction: Transaction, task: TaskRow): Promise<void
  * acknowledge results, so without a callback nothing else would mark them.
  */
 async function collectAliased({ tables }: Transaction, taskId: string): Promise<void> {
-  if ((await tables.aliases.ofTask(taskId)) !== undefined) await tables.results.collectTask(taskId);
+  if ((await tables.aliases.ofTask(taskId)) !== undefined) await tables.results.collectTasks([taskId]);
 }
 
 /** Reports how many of a task's samples a trainer can use, and for each reason how many samples are not usable. */

@@ -15,6 +15,8 @@ const CURSOR_LOCK = 2;
 
 export const POSTGRES_FLAVOR: SqlFlavor = {
   texts: (values) => sql<string>`(select unnest(${values}::text[]))`,
+  pairs: (entries) => sql`
+    (select key, value from unnest(${[...entries.keys()]}::text[], ${[...entries.values()]}::text[]) as one (key, value))`,
   entries: (column) => sql`jsonb_array_elements(${column}::jsonb) as entry (value)`,
   newSessions: (list) => sql`
     (select session_id, sample_index, ordinal

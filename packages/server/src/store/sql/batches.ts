@@ -11,6 +11,7 @@ import type {
   BatchRowTotals,
   BatchStreamPatch,
   BatchStreamRow,
+  OpenGroupRow,
 } from '../rows.ts';
 import type { BatchTables } from '../store.ts';
 import type { QueryBuilder, SqlFlavor } from './database.ts';
@@ -115,6 +116,13 @@ export class SqlBatches implements BatchTables {
       .executeTakeFirst();
   }
 
+  async fieldsOfTasks(batchId: string, taskIds: readonly string[]): Promise<ReadonlyMap<string, string>> {
+    const { rows } = await sql<{ task_id: string; fields: string }>`
+      select task_id, fields from batch_groups join batch_rows using (batch_id, row_index)
+      where batch_id = ${batchId} and task_id in ${this.flavor.texts(taskIds)}`.execute(this.db);
+    return new Map(rows.map(({ task_id, fields }) => [task_id, fields]));
+  }
+
   async rowFields(batchId: string, from: number, to: number): Promise<string[]> {
     const rows = await this.db
       .selectFrom('batch_rows')
@@ -200,6 +208,35 @@ export class SqlBatches implements BatchTables {
       .where('batch_id', '=', batchId)
       .where('group_no', '=', groupNo)
       .execute();
+  }
+
+  async updateGroups(taskIds: readonly string[], patch: BatchGroupPatch): Promise<void> {
+    await this.db
+      .updateTable('batch_groups')
+      .set(patch)
+      .where('task_id', 'in', this.flavor.texts(taskIds))
+      .execute();
+  }
+
+  async handOut(batchNo: number, staleness: ReadonlyMap<string, string>): Promise<void> {
+    await sql`
+      update batch_groups set state = 'handed', batch_no = ${batchNo}, staleness = handed.value
+      from ${this.flavor.pairs(staleness)} as handed
+      where batch_groups.task_id = handed.key`.execute(this.db);
+  }
+
+  async openGroups(batchId: string, after: number, upTo: number): Promise<OpenGroupRow[]> {
+    // SQLite would read all groups of the stream for conditions that are joined with `or`.
+    const { rows } = await sql<OpenGroupRow>`
+      select batch_groups.*,
+        case when exists (select 1 from tasks where tasks.task_id = batch_groups.task_id) then 1 else 0 end as is_stored
+      from batch_groups where batch_id = ${batchId} and group_no in (
+        select group_no from batch_groups where batch_id = ${batchId} and state in ('running', 'ready')
+        union all select group_no from batch_groups where batch_id = ${batchId} and repeat = 1
+        union all select group_no from batch_groups
+          where batch_id = ${batchId} and batch_no is not null and batch_no > ${after} and batch_no <= ${upTo})
+      order by group_no`.execute(this.db);
+    return rows;
   }
 
   groups(batchId: string, state: BatchGroupState, limit: number): Promise<BatchGroupRow[]> {

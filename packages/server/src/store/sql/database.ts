@@ -66,6 +66,8 @@ export interface SqlFlavor {
    * so it is prepared only once.
    */
   texts(values: readonly string[]): RawBuilder<string>;
+  /** Returns a subquery with the columns `key` and `value`, and one row for each entry. */
+  pairs(entries: ReadonlyMap<string, string>): RawBuilder<unknown>;
   /** Returns what follows `from` for the elements of a column that has a JSON array. Each is `entry.value`, from which `->>` reads. */
   entries(column: RawBuilder<unknown>): RawBuilder<unknown>;
   /** Returns a subquery with the columns `session_id`, `sample_index` and `ordinal`, and one row for each session in the given order. */

@@ -42,6 +42,10 @@ export class SqlResults implements ResultTable {
     return (page === undefined ? all : all.where('results.cursor', '>', page.after).limit(page.limit)).execute();
   }
 
+  ofTasks(taskIds: readonly string[]): Promise<ResultWithSummary[]> {
+    return this.withSummary().where('results.task_id', 'in', this.flavor.texts(taskIds)).execute();
+  }
+
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined> {
     return this.withSummary().where('results.session_id', '=', sessionId).executeTakeFirst();
   }
@@ -92,8 +96,8 @@ export class SqlResults implements ResultTable {
     await (trainer === null ? all : all.where('trainer', '=', trainer)).execute();
   }
 
-  async collectTask(taskId: string): Promise<void> {
-    await this.db.deleteFrom('uncollected').where('task_id', '=', taskId).execute();
+  async collectTasks(taskIds: readonly string[]): Promise<void> {
+    await this.db.deleteFrom('uncollected').where('task_id', 'in', this.flavor.texts(taskIds)).execute();
   }
 
   async consumer(name: string): Promise<ConsumerRow | undefined> {

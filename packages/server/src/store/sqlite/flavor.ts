@@ -4,6 +4,7 @@ import type { SqlFlavor } from '../sql/database.ts';
 /** The SQL that is specific to SQLite. It contains no locks, because SQLite has only one writer at a time. */
 export const SQLITE_FLAVOR: SqlFlavor = {
   texts: (values) => sql<string>`(select value from json_each(${JSON.stringify(values)}))`,
+  pairs: (entries) => sql`(select key, value from json_each(${JSON.stringify(Object.fromEntries(entries))}))`,
   entries: (column) => sql`json_each(${column}) as entry`,
   newSessions: (list) => sql`
     (select value ->> 0 as session_id, value ->> 1 as sample_index, key as ordinal

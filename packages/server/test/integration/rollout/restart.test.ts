@@ -39,7 +39,7 @@ describe('a restarted server', () => {
     await before.close();
     const { store } = await bench.open();
     await store.transaction(async (tables) => {
-      await tables.results.collectTask(task_id);
+      await tables.results.collectTasks([task_id]);
       expect(await tables.tasks.removeEnded(Number.MAX_SAFE_INTEGER, 10)).toEqual({ tasks: 1, sessions: 1 });
     });
     await expect(bench.server(config)).resolves.toBeDefined();
