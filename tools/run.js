@@ -75,6 +75,7 @@ const MODULES = {
   verify: 'verify/main.js',
   bench: 'bench/main.js',
   docs: 'tools/site/main.js',
+  walk: 'tools/walk.js',
 };
 
 /** Space that the packages and the compiled files of a checkout take on its disk, in MB. */

@@ -3,7 +3,7 @@ import type { BatchTables } from '#server/store/store';
 import type { MemoryState } from './state.ts';
 
 export function batchesOf(state: MemoryState): BatchTables {
-  const { batchStreams, batchRows, batchPlans, batchGroups, sessions, tasks } = state;
+  const { batchStreams, batchRows, batchPlans, batchGroups, sessions, tasks: storedTasks } = state;
   const keyOf = (batchId: string, number: number): string => `${batchId}/${number}`;
   const rowsOf = (batchId: string): BatchDataRow[] =>
     batchRows.where((row) => row.batch_id === batchId).sort((a, b) => a.row_index - b.row_index);
@@ -15,7 +15,7 @@ export function batchesOf(state: MemoryState): BatchTables {
   };
   const groupsWhere = (holds: (group: ReturnType<typeof batchGroups.where>[number]) => boolean) =>
     batchGroups.where(holds).sort((a, b) => a.group_no - b.group_no);
-  return {
+  const tables: BatchTables = {
     addStream: async (row) => {
       if (batchStreams.get(row.batch_id) !== undefined) return false;
       batchStreams.put(row.batch_id, { ...row, order_no: state.next('stream') });
@@ -34,13 +34,6 @@ export function batchesOf(state: MemoryState): BatchTables {
       for (const row of rows) batchRows.put(keyOf(row.batch_id, row.row_index), row);
     },
     row: async (batchId, rowIndex) => batchRows.get(keyOf(batchId, rowIndex)),
-    fieldsOfTasks: async (batchId, taskIds) =>
-      new Map(
-        groupsWhere((row) => row.batch_id === batchId && taskIds.includes(row.task_id)).map((row) => [
-          row.task_id,
-          batchRows.get(keyOf(batchId, row.row_index))?.fields ?? '',
-        ]),
-      ),
     updateRow: async (batchId, rowIndex, patch) => void batchRows.patch(keyOf(batchId, rowIndex), patch),
     histories: async (batchId) => rowsOf(batchId).filter((row) => row.problem === null && row.retired === 0),
     invalidRows: async (batchId, limit) =>
@@ -66,21 +59,25 @@ export function batchesOf(state: MemoryState): BatchTables {
         batchGroups.patch(keyOf(batch_id, group_no), patch);
       }
     },
-    handOut: async (batchNo, staleness) => {
+    handOut: async (batchId, batchNo, staleness) => {
       for (const { batch_id, group_no, task_id } of groupsWhere((row) => staleness.has(row.task_id))) {
         const counts = staleness.get(task_id) ?? null;
         batchGroups.patch(keyOf(batch_id, group_no), { state: 'handed', batch_no: batchNo, staleness: counts });
       }
+      return tables.groupsOfBatch(batchId, batchNo);
     },
-    openGroups: async (batchId, after, upTo) =>
-      groupsWhere(
-        ({ batch_id, state: status, repeat, batch_no: batchNo }) =>
-          batch_id === batchId &&
-          (status === 'running' ||
-            status === 'ready' ||
-            repeat === 1 ||
-            (batchNo !== null && batchNo > after && batchNo <= upTo)),
-      ).map((row) => ({ ...row, is_stored: tasks.get(row.task_id) === undefined ? 0 : 1 })),
+    openState: async (batchId) => {
+      const open = groupsWhere(
+        (row) => row.batch_id === batchId && (row.state === 'running' || row.state === 'ready' || row.repeat === 1),
+      );
+      const groups = open.map((row) => ({ ...row, is_stored: storedTasks.get(row.task_id) === undefined ? 0 : 1 }));
+      return { groups, unsampledRows: await tables.countUnsampledRows(batchId) };
+    },
+    groupsOfBatch: async (batchId, batchNo) =>
+      groupsWhere((row) => row.batch_id === batchId && row.batch_no === batchNo).map((row) => ({
+        ...row,
+        fields: batchRows.get(keyOf(batchId, row.row_index))?.fields ?? null,
+      })),
     groups: async (batchId, status, limit) =>
       groupsWhere((row) => row.batch_id === batchId && row.state === status).slice(0, limit),
     groupsOfBatches: async (batchId, after, upTo) =>
@@ -127,6 +124,11 @@ export function batchesOf(state: MemoryState): BatchTables {
       }
       return counts;
     },
+    counts: async (batchId, maxRejections) => ({
+      groups: await tables.countGroups(batchId),
+      unsampledRows: await tables.countUnsampledRows(batchId),
+      newestRejections: await tables.newestRejections(batchId, maxRejections),
+    }),
     queuedSessions: async (batchId) => {
       const running = new Set(
         groupsWhere((row) => row.batch_id === batchId && row.state === 'running').map((row) => row.task_id),
@@ -145,4 +147,5 @@ export function batchesOf(state: MemoryState): BatchTables {
       return ended.length;
     },
   };
+  return tables;
 }

@@ -32,6 +32,10 @@ export function factsTable(state: MemoryState): FactTable {
       const start = after === null ? 0 : rows.findIndex((row) => compare(positionOf(after, order), row) < 0);
       return start === -1 ? [] : rows.slice(start, start + limit);
     },
+    firstVersions: async (taskIds) => {
+      const filter = { values: { task_id: taskIds }, ranges: {}, usable: true, sinceMs: null, untilMs: null };
+      return matching(filter).map(({ task_id, first_version }) => ({ task_id, first_version }));
+    },
     count: async (filter) => matching(filter).length,
     totals: async (filter, by, limit) => {
       const groups = new Map<string, FactRow[]>();

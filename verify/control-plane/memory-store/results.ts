@@ -86,6 +86,14 @@ export class MemoryResults implements ResultTable {
     this.mark(rows.filter((row) => row.cursor <= upToCursor));
   }
 
+  async collectBatches(batchId: string, after: number, upTo: number): Promise<void> {
+    const handed = this.state.batchGroups.where(
+      ({ batch_id, batch_no: batchNo }) =>
+        batch_id === batchId && batchNo !== null && batchNo > after && batchNo <= upTo,
+    );
+    await this.collectTasks(handed.map((group) => group.task_id));
+  }
+
   async collectTasks(taskIds: readonly string[]): Promise<void> {
     this.mark(taskIds.flatMap((id) => this.state.resultsByTask.of(id)).filter((row) => row.collected === 0));
   }

@@ -42,7 +42,7 @@ import { TrajectoryReader } from './sessions/trajectory-reader.ts';
 import { Counters } from './status/counters.ts';
 import { followAnnouncements } from './transaction.ts';
 import { Wakeups } from './wakeups.ts';
-import { WatchedStore } from './watched-store.ts';
+import { type WatchedStore, watchedStore } from './watched-store.ts';
 
 /** The objects and functions that the program which starts the control plane passes to it. */
 export type RolloutDeps = {
@@ -105,7 +105,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
   // Every held request adds a listener to this signal. With the default limit, Node would warn of a memory leak at the eleventh listener.
   setMaxListeners(0, closing.signal);
   const counters = new Counters();
-  const store = new WatchedStore(deps.store, counters);
+  const store = watchedStore(deps.store, counters);
   const log = deps.log ?? SILENT;
   await refuseLostDatabase(store, deps.blobs);
   const context: RolloutContext = {

@@ -67,16 +67,14 @@ export class Transaction {
     });
   }
 
-  /**
-   * Applies the collected effects on this server and announces them to the servers that share the store. Called once, after the commit.
-   */
-  applyEffects(): void {
+  /** Applies the collected effects on this server, and returns those that the others on the store need. Called once, after the commit. */
+  applyEffects(): Announcement {
     const { context, events } = this;
     for (const name of this.counted) context.counters.add(name);
     this.writeLog();
     const announcement: Announcement = { events, topics: [...this.topics] };
     publish(context, announcement);
-    if (events.length > 0 || this.topics.size > 0) context.store.announce(JSON.stringify(announcement));
+    return announcement;
   }
 
   private writeLog(): void {
@@ -108,7 +106,10 @@ export async function runTransaction<T>(
     committed = transaction;
     return work(transaction);
   });
-  committed?.applyEffects();
+  const announcement = committed?.applyEffects();
+  if (announcement !== undefined && (announcement.events.length > 0 || announcement.topics.length > 0)) {
+    context.store.announce(JSON.stringify(announcement));
+  }
   return value;
 }
 

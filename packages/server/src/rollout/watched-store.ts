@@ -1,60 +1,44 @@
 import { FloeError } from '@floe-rl/core';
-import type { Store, StoreTables } from '../store/index.ts';
+import type { Store } from '../store/index.ts';
 import type { Counters } from './status/counters.ts';
+
+/** A store whose failures are counted. */
+export type WatchedStore = Store & {
+  /** The error message with which the store refused the latest transaction; `null` when the latest one succeeded. */
+  readonly failure: string | null;
+};
 
 /**
  * Wraps the store and counts its failures. Keeps the message of the latest failure, which `GET /rollout/status` shows, until a transaction
- * succeeds.
+ * succeeds. A successful read does not clear it, because a store that can be read may still refuse writes.
  */
-export class WatchedStore implements Store {
-  private readonly inner: Store;
-  private readonly counters: Counters;
-  private latestFailure: string | null = null;
-
-  constructor(inner: Store, counters: Counters) {
-    this.inner = inner;
-    this.counters = counters;
-  }
-
-  /** The error message with which the store refused the latest transaction; `null` when the latest one succeeded. */
-  get failure(): string | null {
-    return this.latestFailure;
-  }
-
-  async transaction<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
-    const value = await this.watch(this.inner.transaction(work));
-    this.latestFailure = null;
-    return value;
-  }
-
-  /** Reads from the store. A successful read does not clear `failure`, because a store that can be read may still refuse writes. */
-  read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
-    return this.watch(this.inner.read(work));
-  }
-
-  announce(message: string): void {
-    this.inner.announce(message);
-  }
-
-  listen(listener: (message: string) => void): () => void {
-    return this.inner.listen(listener);
-  }
-
-  close(): Promise<void> {
-    return this.inner.close();
-  }
-
-  private async watch<T>(running: Promise<T>): Promise<T> {
+export function watchedStore(inner: Store, counters: Counters): WatchedStore {
+  let failure: string | null = null;
+  const watch = async <T>(running: Promise<T>): Promise<T> => {
     try {
       return await running;
     } catch (thrown) {
       if (isStoreUnavailable(thrown)) {
-        this.latestFailure = thrown.message;
-        this.counters.add('store_failures');
+        failure = thrown.message;
+        counters.add('store_failures');
       }
       throw thrown;
     }
-  }
+  };
+  return {
+    get failure() {
+      return failure;
+    },
+    transaction: async (work) => {
+      const value = await watch(inner.transaction(work));
+      failure = null;
+      return value;
+    },
+    read: (work) => watch(inner.read(work)),
+    announce: inner.announce.bind(inner),
+    listen: inner.listen.bind(inner),
+    close: inner.close.bind(inner),
+  };
 }
 
 export function isStoreUnavailable(thrown: unknown): thrown is FloeError {

@@ -173,6 +173,8 @@ export interface FactTable {
   add(row: NewFactRow, words?: string): Promise<void>;
   /** Returns at most `limit` facts in the given order, beginning after `after`. */
   list(filter: FactFilter, order: FactOrder, after: FactPosition | null, limit: number): Promise<FactRow[]>;
+  /** Returns the version of the first token of each usable session of these tasks. */
+  firstVersions(taskIds: readonly string[]): Promise<Pick<FactRow, 'task_id' | 'first_version'>[]>;
   /** Counts facts. Resolves with `null` when more than `maxRead` facts would have to be read. */
   count(filter: FactFilter, maxRead: number): Promise<number | null>;
   /**

@@ -19,6 +19,7 @@ export { type OpenStore, openStore, type StoreLocation } from './open.ts';
 export type {
   AliasedTask,
   AliasRow,
+  BatchCounts,
   BatchDataRow,
   BatchGroupRow,
   BatchGroupState,
@@ -32,8 +33,10 @@ export type {
   DeliveryRow,
   EndedCounts,
   EngineStateRow,
+  HandedGroupRow,
   NodeRow,
   OpenGroupRow,
+  OpenState,
   QueuedSessions,
   ResultBlobs,
   ResultWithSummary,

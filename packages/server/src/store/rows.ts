@@ -344,11 +344,11 @@ export type BatchGroupRow = {
   readonly staleness: string | null;
 };
 
-/**
- * A group that concerns a request for a batch: it runs, is ready, is in an unconfirmed batch, or its row must be started once more.
- * `is_stored` is 1 while the group's task is stored, else 0.
- */
+/** A group that runs, is ready, or whose row must be started once more. `is_stored` is 1 while its task is stored, else 0. */
 export type OpenGroupRow = BatchGroupRow & { readonly is_stored: number };
+
+/** A group in a batch, with the fields of its row as JSON text; `fields` is `null` for a row that is computed. */
+export type HandedGroupRow = BatchGroupRow & { readonly fields: string | null };
 
 export type BatchGroupPatch = Partial<
   Pick<
@@ -379,3 +379,14 @@ export type BatchGroupChangeRow = BatchGroupTotals & Pick<BatchGroupRow, 'batch_
 
 /** The number of rows of a stream, and of those that are not sampled. */
 export type BatchRowTotals = { readonly invalid: number; readonly retired: number };
+
+/** What decides on the next batch of a stream: its open groups, ordered by number, and the number of rows that are not sampled. */
+export type OpenState = { readonly groups: readonly OpenGroupRow[]; readonly unsampledRows: BatchRowTotals };
+
+/** The numbers of groups and rows of a stream. */
+export type BatchCounts = {
+  readonly groups: readonly BatchGroupTotals[];
+  readonly unsampledRows: BatchRowTotals;
+  /** The newest rejected groups after the newest accepted one, by reason. */
+  readonly newestRejections: ReadonlyMap<string, number>;
+};

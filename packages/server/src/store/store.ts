@@ -3,6 +3,7 @@ import type { FactTable } from './facts.ts';
 import type {
   AliasedTask,
   AliasRow,
+  BatchCounts,
   BatchDataRow,
   BatchDataRowPatch,
   BatchGroupPatch,
@@ -18,9 +19,10 @@ import type {
   EndedCounts,
   EngineRow,
   EngineStateRow,
+  HandedGroupRow,
   NewSession,
   NodeRow,
-  OpenGroupRow,
+  OpenState,
   QueuedSessions,
   ResultBlobs,
   ResultWithSummary,
@@ -279,6 +281,8 @@ export interface ResultTable {
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]>;
   /** Marks the results up to the given cursor as collected: those of one trainer, or all results when `trainer` is `null`. */
   collect(trainer: string | null, upToCursor: number): Promise<void>;
+  /** Marks the results of the groups of a stream's batches with numbers above `after`, up to `upTo`, as collected. */
+  collectBatches(batchId: string, after: number, upTo: number): Promise<void>;
   /** Marks the results of these tasks as collected. */
   collectTasks(taskIds: readonly string[]): Promise<void>;
   consumer(name: string): Promise<ConsumerRow | undefined>;
@@ -388,8 +392,6 @@ export interface BatchTables {
   updateStream(batchId: string, patch: BatchStreamPatch): Promise<void>;
   addRows(rows: readonly BatchDataRow[]): Promise<void>;
   row(batchId: string, rowIndex: number): Promise<BatchDataRow | undefined>;
-  /** Returns the fields of the rows of a stream from which these tasks were made, as JSON texts by task id. */
-  fieldsOfTasks(batchId: string, taskIds: readonly string[]): Promise<ReadonlyMap<string, string>>;
   /** Returns the fields of the rows from index `from` to before `to`, ordered by index. */
   rowFields(batchId: string, from: number, to: number): Promise<string[]>;
   updateRow(batchId: string, rowIndex: number, patch: BatchDataRowPatch): Promise<void>;
@@ -408,13 +410,15 @@ export interface BatchTables {
   updateGroup(batchId: string, groupNo: number, patch: BatchGroupPatch): Promise<void>;
   /** Changes the groups of these tasks. */
   updateGroups(taskIds: readonly string[], patch: BatchGroupPatch): Promise<void>;
-  /** Puts groups into a batch. `staleness` has the value of that column for the task of each group. */
-  handOut(batchNo: number, staleness: ReadonlyMap<string, string>): Promise<void>;
   /**
-   * Returns, from one state of the store, the groups that run, are ready or must be started once more, and those of the batches with numbers
-   * above `after` up to `upTo`, ordered by number.
+   * Puts the groups of some tasks into a batch, and returns the batch as {@link groupsOfBatch} does. `staleness` has the value of that column
+   * by task id. Folds the changes of groups, as {@link foldChanges} does, so the caller holds the stream's lock.
    */
-  openGroups(batchId: string, after: number, upTo: number): Promise<OpenGroupRow[]>;
+  handOut(batchId: string, batchNo: number, staleness: ReadonlyMap<string, string>): Promise<readonly HandedGroupRow[]>;
+  /** Returns the open groups of a stream, read in one statement, because another server may end a group between two, and its rows. */
+  openState(batchId: string): Promise<OpenState>;
+  /** Returns the groups of a batch, ordered by number. */
+  groupsOfBatch(batchId: string, batchNo: number): Promise<HandedGroupRow[]>;
   /** Returns at most `limit` groups in a state, ordered by number. */
   groups(batchId: string, state: BatchGroupState, limit: number): Promise<BatchGroupRow[]>;
   /** Returns the groups of the batches with numbers above `after`, up to `upTo`, ordered by batch and number. */
@@ -438,6 +442,8 @@ export interface BatchTables {
    * depend on the number of all groups.
    */
   newestRejections(batchId: string, limit: number): Promise<ReadonlyMap<string, number>>;
+  /** Returns the results of {@link countGroups}, {@link countUnsampledRows} and {@link newestRejections}. */
+  counts(batchId: string, maxRejections: number): Promise<BatchCounts>;
   /** Returns the number of queued sessions of a stream's running groups. */
   queuedSessions(batchId: string): Promise<number>;
   /** Removes up to `limit` streams that ended before the service time `endedBeforeMs`, with their rows and groups. Returns their number. */

@@ -156,6 +156,76 @@ export function batchTests(store: () => Store): void {
     });
   });
 
+  it('returns the open groups of a batch stream, and whether their tasks are stored', async () => {
+    const states = ['running', 'ready', 'rejected', 'handed', 'expired'] as const;
+    await store().transaction(async (tables) => {
+      await tables.tasks.insert(taskRow('t1'));
+      for (const [group, state] of states.entries()) await tables.batches.addGroup(groupRow(group, { state }));
+      await tables.batches.updateGroup('b', 3, { batch_no: 1 });
+      await tables.batches.updateGroup('b', 4, { repeat: 1 });
+      await tables.batches.addGroup(groupRow(9, { batch_id: 'c' }));
+      await tables.batches.addRows([dataRow(0, { problem: 'wrong' }), dataRow(1, { retired: 1 })]);
+    });
+    const { groups, unsampledRows } = await store().read(({ batches }) => batches.openState('b'));
+    expect(groups.map((group) => [group.group_no, group.is_stored])).toEqual([
+      [0, 0],
+      [1, 1],
+      [4, 0],
+    ]);
+    expect(groups[1]).toEqual({ ...groupRow(1, { state: 'ready' }), is_stored: 1 });
+    expect(unsampledRows).toEqual({ invalid: 1, retired: 1 });
+  });
+
+  it('hands out groups of a batch stream with their rows, and changes groups by their tasks', async () => {
+    const handed = await store().transaction(async ({ batches }) => {
+      await batches.addRows([dataRow(0), dataRow(1), { ...dataRow(2), batch_id: 'c' }]);
+      for (let group = 0; group < 4; group++) await batches.addGroup(groupRow(group, { state: 'ready' }));
+      await batches.updateGroups(['t3', 'none'], { state: 'expired', repeat: 1 });
+      const staleness = new Map([
+        ['t2', '{"0":1}'],
+        ['t0', '{"1":2}'],
+      ]);
+      return batches.handOut('b', 7, staleness);
+    });
+    const inBatch = { state: 'handed', batch_no: 7 } as const;
+    expect(handed).toEqual([
+      { ...groupRow(0, { ...inBatch, staleness: '{"1":2}' }), fields: '{"n":0}' },
+      { ...groupRow(2, { ...inBatch, staleness: '{"0":1}' }), fields: null },
+    ]);
+    await store().read(async ({ batches }) => {
+      expect(await batches.groupsOfBatch('b', 7)).toEqual(handed);
+      expect(await batches.groupsOfBatch('b', 8)).toEqual([]);
+      expect(await batches.groupOfTask('t3')).toMatchObject({ state: 'expired', repeat: 1 });
+      const { groups, unsampledRows, newestRejections } = await batches.counts('b', 9);
+      expect(groups.map(({ state, groups: count }) => [state, count]).sort()).toEqual([
+        ['expired', 1],
+        ['handed', 2],
+        ['ready', 1],
+      ]);
+      expect([unsampledRows, newestRejections.size]).toEqual([{ invalid: 0, retired: 0 }, 0]);
+    });
+  });
+
+  it('marks the results of the groups in some batches of a stream as collected', async () => {
+    const noBlobs = { trajectory: null, completions: null, artifacts: null };
+    await store().transaction(async (tables) => {
+      for (let group = 0; group < 4; group++) {
+        const session = { session_id: `s${group}`, task_id: `t${group}`, trainer: `trainer${group}` };
+        await tables.tasks.insert(taskRow(session.task_id));
+        await addSessions(tables, session.task_id, [session.session_id]);
+        await tables.results.append(session, noBlobs);
+        await tables.batches.addGroup(groupRow(group, { state: 'handed', batch_no: group === 3 ? null : group + 1 }));
+      }
+      await tables.results.collectBatches('b', 1, 2);
+      await tables.results.collectBatches('c', 0, 9);
+    });
+    const uncollected = async (): Promise<string[]> =>
+      (await store().read((tables) => tables.sessions.loads())).map((load) => load.trainer).sort();
+    expect(await uncollected()).toEqual(['trainer0', 'trainer2', 'trainer3']);
+    await store().transaction((tables) => tables.results.collectBatches('b', 0, 9));
+    expect(await uncollected()).toEqual(['trainer3']);
+  });
+
   it('sums the groups of a batch stream in whatever order they change, and whenever their changes are folded', async () => {
     const states: readonly BatchGroupState[] = ['running', 'ready', 'handed', 'rejected'];
     const changes = fc.record({

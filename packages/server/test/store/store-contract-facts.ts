@@ -173,6 +173,19 @@ async function readPages(store: Store, filter: FactFilter, order: FactOrder, lim
 
 /** Defines the tests of the facts of ended sessions, which every implementation of `Store` must pass. */
 export function factTests(store: () => Store): void {
+  it('returns the first versions of the usable sessions of tasks', async () => {
+    await store().transaction(async ({ facts }) => {
+      await facts.add(factRow('s0', { task_id: 't0', first_version: 'v1', version: 'v2' }));
+      await facts.add(factRow('s1', { task_id: 't1' }));
+      await facts.add(factRow('s2', { task_id: 't0', first_version: 'v3', unusable: 'no_traces' }));
+      await facts.add(factRow('s3', { task_id: 't2', first_version: 'v1' }));
+    });
+    expect(await store().read(({ facts }) => facts.firstVersions(['t1', 't0', 'none']))).toEqual([
+      { task_id: 't0', first_version: 'v1' },
+      { task_id: 't1', first_version: null },
+    ]);
+  });
+
   it('keeps every column of the facts of a session, and refuses second facts of it', async () => {
     const row = factRow('s1', { agent: 'coder', source: 'gsm8k', version: '7', reward: -0.5, sampled_tokens: 2 ** 40 });
     await store().transaction(({ facts }) => facts.add(row));

@@ -374,6 +374,7 @@ function collectTests(store: () => Store): void {
       expect(ids(await tables.results.page(0, 9, null))).toEqual(['r0', 'r1', 'r2', 'r3']);
       expect(ids(await tables.results.ofTask('r'))).toEqual(['r0', 'r2', 'r3']);
       expect(ids(await tables.results.ofTask('r', { after: second, limit: 1 }))).toEqual(['r2']);
+      expect(ids(await tables.results.ofTasks(['s', 'none', 'r']))).toEqual(['r0', 'r1', 'r2', 'r3']);
       expect(await tables.results.ofSession('r0')).toMatchObject({ trainer: 'x', trajectory_bytes: 10 });
       expect(await tables.results.ofSession('none')).toBeUndefined();
     });

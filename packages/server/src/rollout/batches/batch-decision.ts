@@ -1,25 +1,15 @@
 import { FloeError } from '@floe-rl/core';
 import { policyStep } from '@floe-rl/core/protocol';
 import type { BatchStreamRequest } from '@floe-rl/core/schema';
-import type { BatchGroupRow, BatchRowTotals, BatchStreamPatch, BatchStreamRow, OpenGroupRow } from '../../store/index.ts';
+import type { BatchGroupRow, BatchStreamPatch, BatchStreamRow, OpenGroupRow, OpenState } from '../../store/index.ts';
 import { queryError } from '../field-errors.ts';
 import { isSampled } from './next-row.ts';
-import { waitedSize } from './stream-request.ts';
-import { stalenessOf } from './views.ts';
 
 /** What a request for a batch reads of its stream, in one state of the store or while it holds the stream's lock. */
-export type StreamState = {
-  readonly stream: BatchStreamRow;
-  readonly request: BatchStreamRequest;
-  /** The groups that run, are ready, are in an unconfirmed batch, or whose row must be started once more. */
-  readonly groups: readonly OpenGroupRow[];
-  readonly unsampledRows: BatchRowTotals;
-};
+export type StreamState = OpenState & { readonly stream: BatchStreamRow; readonly request: BatchStreamRequest };
 
 /** What a request for a batch changes in the groups of its stream. */
 export type BatchDecision = {
-  /** Groups of earlier batches, whose results the trainer has handled. */
-  readonly confirmed: readonly BatchGroupRow[];
   /** Ready groups that are too old, or whose results were removed. Their rows are started again. */
   readonly expired: readonly BatchGroupRow[];
   /** Running groups whose tasks are cancelled. Their rows are started again. */
@@ -55,7 +45,6 @@ export function decideBatch(state: StreamState, size: number | undefined): Batch
   const handed = isEnded || chosen.length === 0 ? null : chosen;
   const restartsAll = handed !== null && unfinished === 'restart' && purpose === 'train';
   return {
-    confirmed: groups.filter((group) => group.batch_no !== null),
     expired: ready.filter((group) => !isUsable(group)),
     restarted: restartsAll ? running : outdated,
     handed,
@@ -63,9 +52,22 @@ export function decideBatch(state: StreamState, size: number | undefined): Batch
   };
 }
 
+/** Returns how many policy steps a group is older than the policy; 0 while the trainer names no versions. */
+export function stalenessOf(stream: Pick<BatchStreamRow, 'policy_step'>, group: BatchGroupRow): number {
+  return (stream.policy_step ?? 0) - (group.policy_step ?? stream.policy_step ?? 0);
+}
+
 /** Whether a group is too old for the current policy of its stream. */
-export function isOutdated({ stream, request }: Pick<StreamState, 'stream' | 'request'>, group: BatchGroupRow): boolean {
+export function isOutdated(
+  { stream, request }: Pick<StreamState, 'stream' | 'request'>,
+  group: BatchGroupRow,
+): boolean {
   return request.purpose === 'train' && stalenessOf(stream, group) > request.max_staleness;
+}
+
+/** Returns the size of the batch for which the trainer waits; 0 when it waits for none. */
+export function waitedSize(stream: BatchStreamRow): number {
+  return stream.requested_batch > stream.last_batch ? stream.requested_size : 0;
 }
 
 /**

@@ -1,11 +1,13 @@
-import { FloeError, settleAll } from '@floe-rl/core';
+import { FloeError } from '@floe-rl/core';
 import type { BatchReply } from '@floe-rl/core/schema';
 import type { ResultWithSummary } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
-import { jsonListBytes, resultLines, resultListBytes } from '../sessions/result-json.ts';
-import { computedRow, isEndless } from './computed-rows.ts';
+import { withTrajectories } from '../sessions/read-ahead.ts';
+import { jsonListBytes, sessionResultBytes } from '../sessions/result-json.ts';
+import { stalenessOf } from './batch-decision.ts';
+import { computedRow } from './computed-rows.ts';
 import type { HandedBatch } from './hand-out.ts';
-import { progressOf, readCounts, stalenessOf } from './views.ts';
+import { progressOf, WARNED_REJECTIONS } from './views.ts';
 
 type GroupHead = Omit<BatchReply['groups'][number], 'results'>;
 
@@ -15,19 +17,13 @@ export type BatchHead = Omit<BatchReply, 'groups' | 'records'> & { readonly grou
 /** Number of groups whose results one statement reads, so that the summaries of a large batch are not all in memory at once. */
 const GROUPS_PER_READ = 16;
 
-/** Reads the rows and counts that belong to a batch. */
+/** Reads the counts that a reply has, and returns it without results and records. */
 export async function batchHead(
   context: RolloutContext,
   { stream, request, batch, groups, isDone }: HandedBatch,
 ): Promise<BatchHead> {
   const { batch_id: batchId, policy_step: policyStep } = stream;
-  const stored = isEndless(request.source) ? [] : groups.map((group) => group.task_id);
-  const [counts, fields] = await context.store.read((tables) =>
-    settleAll([
-      readCounts(tables, batchId),
-      stored.length === 0 ? Promise.resolve(null) : tables.batches.fieldsOfTasks(batchId, stored),
-    ]),
-  );
+  const counts = await context.store.read((tables) => tables.batches.counts(batchId, WARNED_REJECTIONS));
   const heads = groups.map((group) => ({
     group_id: group.task_id,
     row_index: group.row_index,
@@ -36,25 +32,46 @@ export async function batchHead(
     staleness: stalenessOf(stream, group),
     usable: group.usable,
     mean_reward: group.mean_reward,
-    row:
-      computedRow(request.source, group.row_index) ??
-      (JSON.parse(fields?.get(group.task_id) ?? '{}') as Record<string, unknown>),
+    row: computedRow(request.source, group.row_index) ?? (JSON.parse(group.fields ?? '{}') as Record<string, unknown>),
   }));
-  return { batch_id: batchId, batch, policy_step: policyStep, done: isDone, progress: progressOf(counts), groups: heads };
+  return {
+    batch_id: batchId,
+    batch,
+    policy_step: policyStep,
+    done: isDone,
+    progress: progressOf(counts),
+    groups: heads,
+  };
 }
 
-/** Yields the reply with the results of each group. */
+/**
+ * Yields the reply with the results of each group. The first trajectory is read before the first bytes are yielded, so that a store that fails
+ * makes the request fail instead of truncating the reply.
+ */
 export async function* batchWithResults(
   context: RolloutContext,
   { groups, ...head }: BatchHead,
 ): AsyncGenerator<Buffer> {
-  let before = `${JSON.stringify(head).slice(0, -1)},"groups":[`;
-  for await (const [group, results] of withResults(context, groups)) {
-    const start = `${before}${JSON.stringify(group).slice(0, -1)},"results":`;
-    yield* resultListBytes(start, results, '}', context.trajectories);
-    before = ',';
+  let text = `${JSON.stringify(head).slice(0, -1)},"groups":[`;
+  let started = 0;
+  const startNext = (): void => {
+    const group = JSON.stringify(groups[started]).slice(0, -1);
+    text += `${started === 0 ? '' : ']},'}${group},"results":[`;
+    started++;
+  };
+  let hasResults = false;
+  for await (const [row, trajectory] of withTrajectories(resultRows(context, groups), context.trajectories)) {
+    while (groups[started - 1]?.group_id !== row.task_id) {
+      startNext();
+      hasResults = false;
+    }
+    yield Buffer.from(hasResults ? ',' : text);
+    text = '';
+    hasResults = true;
+    yield* sessionResultBytes(row, trajectory);
   }
-  yield Buffer.from(before === ',' ? ']}' : `${before}]}`);
+  while (started < groups.length) startNext();
+  yield Buffer.from(`${text}${started === 0 ? '' : ']}'}]}`);
 }
 
 /** Yields the reply with the records of a trainer's format, which `lines` holds as JSON lines. */
@@ -73,37 +90,25 @@ async function* linesOf(lines: Buffer): AsyncGenerator<string> {
 }
 
 /** Returns the results of a batch as JSON texts, in the order of its groups. Throws `not_found` when a group's results were removed. */
-export async function resultTexts(
-  context: RolloutContext,
-  groups: readonly GroupHead[],
-): Promise<Buffer[]> {
+export async function resultTexts(context: RolloutContext, groups: readonly GroupHead[]): Promise<Buffer[]> {
   const texts: Buffer[] = [];
-  for await (const [{ group_id: taskId }, results] of withResults(context, groups)) {
-    if (results.length === 0) {
-      throw new FloeError('not_found', `the results of group ${taskId} were removed; request the next batch`, {
-        task_id: taskId,
-      });
-    }
-    let chunks: Buffer[] = [];
-    for await (const chunk of resultLines(results, context.trajectories)) {
-      if (chunk.length === 1 && chunk[0] === 0x0a) {
-        texts.push(Buffer.concat(chunks));
-        chunks = [];
-      } else chunks.push(chunk);
-    }
+  const missing = new Set(groups.map((group) => group.group_id));
+  for await (const [row, trajectory] of withTrajectories(resultRows(context, groups), context.trajectories)) {
+    missing.delete(row.task_id);
+    texts.push(Buffer.concat([...sessionResultBytes(row, trajectory)]));
   }
-  return texts;
+  const [taskId] = missing;
+  if (taskId === undefined) return texts;
+  throw new FloeError('not_found', `the results of group ${taskId} were removed; request the next batch`, {
+    task_id: taskId,
+  });
 }
 
-/** Yields each group with its results, ordered by cursor. */
-async function* withResults(
-  context: RolloutContext,
-  groups: readonly GroupHead[],
-): AsyncGenerator<readonly [GroupHead, readonly ResultWithSummary[]]> {
+/** Yields the results of each group, ordered by cursor. */
+async function* resultRows(context: RolloutContext, groups: readonly GroupHead[]): AsyncGenerator<ResultWithSummary> {
   for (let from = 0; from < groups.length; from += GROUPS_PER_READ) {
-    const part = groups.slice(from, from + GROUPS_PER_READ);
-    const ids = part.map((group) => group.group_id);
+    const ids = groups.slice(from, from + GROUPS_PER_READ).map((group) => group.group_id);
     const results = await context.store.read((tables) => tables.results.ofTasks(ids));
-    for (const group of part) yield [group, results.filter((result) => result.task_id === group.group_id)];
+    for (const id of ids) yield* results.filter((result) => result.task_id === id);
   }
 }

@@ -1,4 +1,3 @@
-import { settleAll } from '@floe-rl/core';
 import type { BatchGroupRow } from '../../store/index.ts';
 import { cancelLocked } from '../sessions/cancel.ts';
 import type { Transaction } from '../transaction.ts';
@@ -18,8 +17,9 @@ export async function cancelRunning(
   const { batches, tasks } = transaction.tables;
   const ended: BatchGroupRow[] = [];
   for (const { task_id: taskId } of [...running].sort((a, b) => (a.task_id < b.task_id ? -1 : 1))) {
+    const task = await tasks.lock(taskId);
     // The group is read after its task was locked, because the task may have ended meanwhile.
-    const [task, group] = await settleAll([tasks.lock(taskId), batches.groupOfTask(taskId)]);
+    const group = await batches.groupOfTask(taskId);
     if (group === undefined) continue;
     if (group.state !== 'running') {
       ended.push(group);

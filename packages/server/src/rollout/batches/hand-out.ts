@@ -1,12 +1,12 @@
 import { settleAll } from '@floe-rl/core';
 import type { BatchStreamRequest } from '@floe-rl/core/schema';
-import type { BatchGroupRow, BatchStreamRow, StoreTables } from '../../store/index.ts';
+import type { BatchStreamRow, HandedGroupRow } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { queryError } from '../field-errors.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
-import { decideBatch, isOutdated, recordedRequest, type StreamState } from './batch-decision.ts';
+import { decideBatch, isOutdated, recordedRequest } from './batch-decision.ts';
 import { cancelRunning } from './cancel-groups.ts';
-import { sampleStaleness } from './sample-staleness.ts';
+import { stalenessByTask } from './sample-staleness.ts';
 import { streamRequest, unknownStream } from './stream-request.ts';
 
 export type NextBatchRequest = {
@@ -27,7 +27,7 @@ export type HandedBatch = {
   readonly request: BatchStreamRequest;
   readonly after: number;
   readonly batch: number | null;
-  readonly groups: readonly BatchGroupRow[];
+  readonly groups: readonly HandedGroupRow[];
   /** Whether the stream will have no further batch. */
   readonly isDone: boolean;
 };
@@ -50,7 +50,8 @@ export async function nextBatch(context: RolloutContext, asked: NextBatchRequest
       const stream = await tables.batches.stream(batchId);
       if (stream === undefined) throw unknownStream(batchId);
       if (stream.last_batch !== after) return null;
-      const { handed, isDone, expired } = decideBatch(await readState(tables, stream), size);
+      const open = await tables.batches.openState(batchId);
+      const { handed, isDone, expired } = decideBatch({ stream, request: streamRequest(stream), ...open }, size);
       return handed === null && !isDone && expired.length === 0 ? stream : null;
     });
     if (waiting === null) answer = await runTransaction(context, (transaction) => handOut(transaction, asked, after));
@@ -58,16 +59,6 @@ export async function nextBatch(context: RolloutContext, asked: NextBatchRequest
     return isFinal(answer) ? answer : undefined;
   });
   return answer;
-}
-
-/** Reads what decides on the next batch of a stream. One statement reads all groups, because another server may end a group between two. */
-async function readState({ batches }: StoreTables, stream: BatchStreamRow): Promise<StreamState> {
-  const { batch_id: batchId, acknowledged, last_batch: last } = stream;
-  const [groups, unsampledRows] = await settleAll([
-    batches.openGroups(batchId, acknowledged, last),
-    batches.countUnsampledRows(batchId),
-  ]);
-  return { stream, request: streamRequest(stream), groups, unsampledRows };
 }
 
 /**
@@ -79,43 +70,54 @@ async function handOut(
   { batchId, size, policyVersion, after: given }: NextBatchRequest,
   recorded: number | null,
 ): Promise<HandedBatch> {
-  const { tables } = transaction;
-  const { batches, results } = tables;
+  const { batches, facts, results } = transaction.tables;
   const stored = await batches.lockStream(batchId);
   if (stored === undefined) throw unknownStream(batchId);
-  const { last_batch: last } = stored;
+  const { last_batch: last, acknowledged } = stored;
   const after = given ?? last;
+  const batch = after + 1;
   if (after > last) throw queryError('after', `is ${after}, but the last batch that was handed out is ${last}`);
+  const request = streamRequest(stored);
   if (after < last) {
-    const groups = await batches.groupsOfBatches(batchId, after, after + 1);
-    return { stream: stored, request: streamRequest(stored), after, batch: after + 1, groups, isDone: false };
+    return {
+      stream: stored,
+      request,
+      after,
+      batch,
+      groups: await batches.groupsOfBatch(batchId, batch),
+      isDone: false,
+    };
   }
-  const read = await readState(tables, stored);
-  const { request } = read;
-  const isRecorded = recorded !== null && recorded >= after;
-  const record = isRecorded ? {} : recordedRequest(stored, size ?? request.batch_size, policyVersion);
-  const state = { ...read, stream: { ...stored, ...record } };
-  const { confirmed, expired, restarted, handed, isDone } = decideBatch(state, size);
+  const isNew = recorded === null || recorded < after;
+  const record = isNew ? recordedRequest(stored, size ?? request.batch_size, policyVersion) : {};
+  const state = { stream: { ...stored, ...record }, request, ...(await batches.openState(batchId)) };
+  const { expired, restarted, handed, isDone } = decideBatch(state, size);
   const ended = await cancelRunning(transaction, restarted, { state: 'restarted', repeat: 1 });
-  // A group that became ready before its task was locked is too old, too, unless it was only cancelled for the sake of the next batch.
+  // A group that has become ready since it was read may be too old as well.
   const outdated = [...expired, ...ended.filter((group) => group.state === 'ready' && isOutdated(state, group))];
-  const patch = handed === null ? record : { ...record, last_batch: after + 1 };
-  const staleness = handed === null ? null : await sampleStaleness(tables, handed, state.stream.policy_step);
-  const collected = [...confirmed, ...outdated];
-  await settleAll([
-    ...(collected.length === 0 ? [] : [results.collectTasks(tasksOf(collected))]),
-    ...(outdated.length === 0 ? [] : [batches.updateGroups(tasksOf(outdated), { state: 'expired', repeat: 1 })]),
-    ...(staleness === null ? [] : [batches.handOut(after + 1, staleness), batches.foldChanges(batchId)]),
-    ...(Object.keys(patch).length === 0 ? [] : [batches.updateStream(batchId, patch)]),
+  const expiredTasks = outdated.map((group) => group.task_id);
+  const samples = handed === null ? [] : await facts.firstVersions(handed.map((group) => group.task_id));
+  const patch = handed === null ? record : { ...record, last_batch: batch };
+  const [groups] = await settleAll([
+    handed === null
+      ? Promise.resolve([])
+      : batches.handOut(batchId, batch, stalenessByTask(handed, samples, state.stream.policy_step)),
+    ...(isNew && last > acknowledged ? [results.collectBatches(batchId, acknowledged, last)] : []),
+    ...(outdated.length === 0
+      ? []
+      : [batches.updateGroups(expiredTasks, { state: 'expired', repeat: 1 }), results.collectTasks(expiredTasks)]),
+    ...(isNew || handed !== null ? [batches.updateStream(batchId, patch)] : []),
   ]);
   // While a trainer has too many uncollected results, nodes get no sessions of it.
-  if (confirmed.length > 0) transaction.wake('queue');
-  if (!isRecorded || handed !== null) transaction.wake('batches');
+  if (isNew && last > acknowledged) transaction.wake('queue');
+  if (isNew || handed !== null) transaction.wake('batches');
   if (handed !== null) transaction.wake(`batch:${batchId}`);
-  const stream = { ...state.stream, ...patch };
-  return { stream, request, after, batch: handed === null ? null : after + 1, groups: handed ?? [], isDone };
-}
-
-function tasksOf(groups: readonly BatchGroupRow[]): string[] {
-  return groups.map((group) => group.task_id);
+  return {
+    stream: { ...state.stream, ...patch },
+    request,
+    after,
+    batch: handed === null ? null : batch,
+    groups,
+    isDone,
+  };
 }

@@ -6,10 +6,11 @@ import { checkRequest, digestOf, insertTask } from '../tasks/submit.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { postponeWhileUnavailable } from '../watched-store.ts';
 import { startableGroups } from './admission.ts';
+import { waitedSize } from './batch-decision.ts';
 import { isEndless } from './computed-rows.ts';
 import type { RowGenerators } from './generator.ts';
 import { mayHaveRows, type NextRow, nextRow, rememberPlan } from './next-row.ts';
-import { storedMessage, streamRequest, waitedSize } from './stream-request.ts';
+import { storedMessage, streamRequest } from './stream-request.ts';
 import { statedSamples, taskOfRow } from './task-template.ts';
 
 /** Interval at which streams are checked for groups to start even when nothing wakes the loop. */

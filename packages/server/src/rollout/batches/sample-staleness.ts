@@ -1,35 +1,27 @@
 import { policyStep } from '@floe-rl/core/protocol';
 import type { BatchStaleness } from '@floe-rl/core/schema';
-import type { BatchGroupRow, StoreTables } from '../../store/index.ts';
+import type { BatchGroupRow, FactRow } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { streamRequest, unknownStream } from './stream-request.ts';
 
-/** Number of tasks whose facts one statement reads. */
-const TASKS_PER_READ = 500;
 /** Name under which samples are counted whose policy version names no step. */
 const UNKNOWN = 'unknown';
 
 /**
- * Returns, for the task of each group, the number of usable samples by their staleness as JSON text: the policy steps from the version of their
+ * Returns, for the task of each group, the number of its samples by their staleness as JSON text: the policy steps from the version of their
  * first token to `step`, at which the batch is handed out; `null` when the trainer has named none.
  */
-export async function sampleStaleness(
-  { facts }: StoreTables,
+export function stalenessByTask(
   groups: readonly BatchGroupRow[],
+  samples: readonly Pick<FactRow, 'task_id' | 'first_version'>[],
   step: number | null,
-): Promise<ReadonlyMap<string, string>> {
+): ReadonlyMap<string, string> {
   const counts = new Map(groups.map(({ task_id }) => [task_id, new Map<string, number>()]));
-  const ids = [...counts.keys()];
-  for (let from = 0; from < ids.length; from += TASKS_PER_READ) {
-    const values = { task_id: ids.slice(from, from + TASKS_PER_READ) };
-    const filter = { values, ranges: {}, usable: true, sinceMs: null, untilMs: null };
-    const rows = await facts.list(filter, { by: 'fact_no', descending: false }, null, Number.MAX_SAFE_INTEGER);
-    for (const { task_id, first_version: version } of rows) {
-      const sampled = version === null ? null : policyStep(version);
-      const staleness = step === null || sampled === null ? UNKNOWN : String(step - sampled);
-      const ofTask = counts.get(task_id);
-      ofTask?.set(staleness, (ofTask.get(staleness) ?? 0) + 1);
-    }
+  for (const { task_id, first_version: version } of samples) {
+    const sampled = version === null ? null : policyStep(version);
+    const staleness = step === null || sampled === null ? UNKNOWN : String(step - sampled);
+    const ofTask = counts.get(task_id);
+    ofTask?.set(staleness, (ofTask.get(staleness) ?? 0) + 1);
   }
   return new Map([...counts].map(([id, ofTask]) => [id, JSON.stringify(Object.fromEntries(ofTask))]));
 }

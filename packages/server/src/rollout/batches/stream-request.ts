@@ -7,11 +7,6 @@ export function streamRequest(stream: Pick<BatchStreamRow, 'request'>): BatchStr
   return JSON.parse(stream.request) as BatchStreamRequest;
 }
 
-/** Returns the size of the batch for which the trainer waits; 0 when it waits for none. */
-export function waitedSize(stream: BatchStreamRow): number {
-  return stream.requested_batch > stream.last_batch ? stream.requested_size : 0;
-}
-
 /** Maximum length of a stored message in characters. */
 const MAX_MESSAGE_CHARS = 1_000;
 

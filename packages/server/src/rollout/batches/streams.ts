@@ -300,13 +300,11 @@ export async function endStream(context: RolloutContext, batchId: string): Promi
     await batches.updateStream(batchId, { status: 'ended', ended_ms: context.time.nowMs() });
     const running = await batches.groups(batchId, 'running', Number.MAX_SAFE_INTEGER);
     await cancelRunning(transaction, running, { state: 'cancelled', repeat: 0 });
-    for (const group of await batches.groups(batchId, 'ready', Number.MAX_SAFE_INTEGER)) {
-      await batches.updateGroup(batchId, group.group_no, { state: 'cancelled', repeat: 0 });
-      await results.collectTasks([group.task_id]);
-    }
-    for (const group of await batches.groupsOfBatches(batchId, stream.acknowledged, stream.last_batch)) {
-      await results.collectTasks([group.task_id]);
-    }
+    const ready = await batches.groups(batchId, 'ready', Number.MAX_SAFE_INTEGER);
+    const readyTasks = ready.map((group) => group.task_id);
+    await batches.updateGroups(readyTasks, { state: 'cancelled', repeat: 0 });
+    await results.collectTasks(readyTasks);
+    await results.collectBatches(batchId, stream.acknowledged, stream.last_batch);
     transaction.wake(`batch:${batchId}`);
     transaction.wake('queue');
   });

@@ -1,7 +1,7 @@
-import { settleAll } from '@floe-rl/core';
 import type { BatchProgress, BatchStreamLoad, BatchStreamView } from '@floe-rl/core/schema';
-import type { BatchGroupRow, BatchGroupTotals, BatchRowTotals, BatchStreamRow, StoreTables } from '../../store/index.ts';
+import type { BatchCounts, BatchGroupTotals, BatchStreamRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
+import { stalenessOf } from './batch-decision.ts';
 import { isEndless } from './computed-rows.ts';
 import { isSampled } from './next-row.ts';
 import { streamRequest } from './stream-request.ts';
@@ -10,13 +10,13 @@ import { streamRequest } from './stream-request.ts';
 export const MAX_LISTED_PROBLEMS = 100;
 
 /** Number of groups that are rejected one after the other before a stream warns of it. */
-const WARNED_REJECTIONS = 64;
+export const WARNED_REJECTIONS = 64;
 
 /** Returns what `GET /rollout/batches/{id}` shows of a stream. */
 export async function streamView(context: RolloutContext, stream: BatchStreamRow): Promise<BatchStreamView> {
   return context.store.read(async (tables) => {
-    const counts = await readCounts(tables, stream.batch_id);
-    const { totals, unsampledRows } = counts;
+    const counts = await tables.batches.counts(stream.batch_id, WARNED_REJECTIONS);
+    const { groups: totals, unsampledRows } = counts;
     const invalid = await tables.batches.invalidRows(stream.batch_id, MAX_LISTED_PROBLEMS);
     const hasRepeats = (await tables.batches.groupToRepeat(stream.batch_id)) !== undefined;
     const request = streamRequest(stream);
@@ -70,30 +70,8 @@ export async function streamLoads(tables: StoreTables, limit: number): Promise<B
   return loads;
 }
 
-/** Returns how many policy steps a group is older than the policy; 0 while the trainer names no versions. */
-export function stalenessOf(stream: Pick<BatchStreamRow, 'policy_step'>, group: BatchGroupRow): number {
-  return (stream.policy_step ?? 0) - (group.policy_step ?? stream.policy_step ?? 0);
-}
-
-/** The numbers of groups and rows of a stream, as the store has them. */
-type StreamCounts = {
-  readonly totals: readonly BatchGroupTotals[];
-  readonly unsampledRows: BatchRowTotals;
-  /** The newest rejected groups after the newest accepted one, at most {@link WARNED_REJECTIONS}, by reason. */
-  readonly newestRejections: ReadonlyMap<string, number>;
-};
-
-export async function readCounts({ batches }: StoreTables, batchId: string): Promise<StreamCounts> {
-  const [totals, unsampledRows, newestRejections] = await settleAll([
-    batches.countGroups(batchId),
-    batches.countUnsampledRows(batchId),
-    batches.newestRejections(batchId, WARNED_REJECTIONS),
-  ]);
-  return { totals, unsampledRows, newestRejections };
-}
-
 /** Returns the number of groups and rows of a stream by state. */
-export function progressOf({ totals, unsampledRows, newestRejections }: StreamCounts): BatchProgress {
+export function progressOf({ groups: totals, unsampledRows, newestRejections }: BatchCounts): BatchProgress {
   const count = (state: BatchGroupTotals['state']): number => groupsIn(totals, state);
   return {
     running: count('running'),
@@ -110,7 +88,7 @@ export function progressOf({ totals, unsampledRows, newestRejections }: StreamCo
 }
 
 /** Returns a sentence for a stream whose newest groups were all rejected, so that it may never complete a batch; `null` for any other. */
-function warningOf(rejections: StreamCounts['newestRejections']): string | null {
+function warningOf(rejections: BatchCounts['newestRejections']): string | null {
   const counts = [...rejections.values()];
   if (counts.reduce((sum, count) => sum + count, 0) < WARNED_REJECTIONS) return null;
   const reasons = [...rejections].map(([reason, count]) => `${reason} ${count}`).join(', ');

@@ -22,7 +22,7 @@ export async function* withTrajectories<R extends Row>(
 ): AsyncGenerator<readonly [row: R, trajectory: Trajectory]> {
   const ahead: { readonly row: R; readonly trajectory: Promise<Trajectory> }[] = [];
   let bytes = 0;
-  const source = asyncOf(rows);
+  const source = Symbol.asyncIterator in rows ? rows[Symbol.asyncIterator]() : rows[Symbol.iterator]();
   let isEnd = false;
   try {
     for (;;) {
@@ -43,10 +43,6 @@ export async function* withTrajectories<R extends Row>(
       bytes -= first.row.trajectory_bytes;
     }
   } finally {
-    await source.return(undefined);
+    await source.return?.();
   }
-}
-
-async function* asyncOf<R>(rows: Iterable<R> | AsyncIterable<R>): AsyncGenerator<R> {
-  yield* rows;
 }

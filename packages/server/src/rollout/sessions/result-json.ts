@@ -38,7 +38,7 @@ function withoutTrajectory(row: StoredResult, problem: FloeError): StoredResult 
 }
 
 /** Yields one SessionResult as JSON on one line. The trajectory's bytes are inserted exactly as the node delivered them. */
-function* sessionResultBytes(row: StoredResult, trajectory: Buffer | FloeError | null): Generator<Buffer> {
+export function* sessionResultBytes(row: StoredResult, trajectory: Buffer | FloeError | null): Generator<Buffer> {
   yield head(trajectory instanceof FloeError ? withoutTrajectory(row, trajectory) : row);
   yield Buffer.isBuffer(trajectory) ? trajectory : NULL;
   yield CLOSE;

@@ -1,6 +1,7 @@
-import { nextEventLoopTurn } from '@floe-rl/core';
+import { nextEventLoopTurn, settleAll } from '@floe-rl/core';
 import { sql } from 'kysely';
 import type {
+  BatchCounts,
   BatchDataRow,
   BatchDataRowPatch,
   BatchGroupChangeRow,
@@ -11,7 +12,9 @@ import type {
   BatchRowTotals,
   BatchStreamPatch,
   BatchStreamRow,
+  HandedGroupRow,
   OpenGroupRow,
+  OpenState,
 } from '../rows.ts';
 import type { BatchTables } from '../store.ts';
 import type { QueryBuilder, SqlFlavor } from './database.ts';
@@ -116,13 +119,6 @@ export class SqlBatches implements BatchTables {
       .executeTakeFirst();
   }
 
-  async fieldsOfTasks(batchId: string, taskIds: readonly string[]): Promise<ReadonlyMap<string, string>> {
-    const { rows } = await sql<{ task_id: string; fields: string }>`
-      select task_id, fields from batch_groups join batch_rows using (batch_id, row_index)
-      where batch_id = ${batchId} and task_id in ${this.flavor.texts(taskIds)}`.execute(this.db);
-    return new Map(rows.map(({ task_id, fields }) => [task_id, fields]));
-  }
-
   async rowFields(batchId: string, from: number, to: number): Promise<string[]> {
     const rows = await this.db
       .selectFrom('batch_rows')
@@ -211,32 +207,53 @@ export class SqlBatches implements BatchTables {
   }
 
   async updateGroups(taskIds: readonly string[], patch: BatchGroupPatch): Promise<void> {
-    await this.db
-      .updateTable('batch_groups')
-      .set(patch)
-      .where('task_id', 'in', this.flavor.texts(taskIds))
-      .execute();
+    await this.db.updateTable('batch_groups').set(patch).where('task_id', 'in', this.flavor.texts(taskIds)).execute();
   }
 
-  async handOut(batchNo: number, staleness: ReadonlyMap<string, string>): Promise<void> {
+  async handOut(
+    batchId: string,
+    batchNo: number,
+    staleness: ReadonlyMap<string, string>,
+  ): Promise<readonly HandedGroupRow[]> {
     await sql`
       update batch_groups set state = 'handed', batch_no = ${batchNo}, staleness = handed.value
       from ${this.flavor.pairs(staleness)} as handed
       where batch_groups.task_id = handed.key`.execute(this.db);
+    const [groups] = await settleAll([this.groupsOfBatch(batchId, batchNo), this.foldChanges(batchId)]);
+    return groups;
   }
 
-  async openGroups(batchId: string, after: number, upTo: number): Promise<OpenGroupRow[]> {
-    // SQLite would read all groups of the stream for conditions that are joined with `or`.
+  async openState(batchId: string): Promise<OpenState> {
+    const [groups, unsampledRows] = await settleAll([this.openGroups(batchId), this.countUnsampledRows(batchId)]);
+    return { groups, unsampledRows };
+  }
+
+  private async openGroups(batchId: string): Promise<OpenGroupRow[]> {
+    // Each part is read by its own index. With `or`, SQLite would read all groups of the stream.
     const { rows } = await sql<OpenGroupRow>`
-      select batch_groups.*,
-        case when exists (select 1 from tasks where tasks.task_id = batch_groups.task_id) then 1 else 0 end as is_stored
-      from batch_groups where batch_id = ${batchId} and group_no in (
-        select group_no from batch_groups where batch_id = ${batchId} and state in ('running', 'ready')
-        union all select group_no from batch_groups where batch_id = ${batchId} and repeat = 1
-        union all select group_no from batch_groups
-          where batch_id = ${batchId} and batch_no is not null and batch_no > ${after} and batch_no <= ${upTo})
-      order by group_no`.execute(this.db);
+      select open.*,
+        case when exists (select 1 from tasks where tasks.task_id = open.task_id) then 1 else 0 end as is_stored
+      from (
+        select * from batch_groups where batch_id = ${batchId} and state = 'running'
+        union all select * from batch_groups where batch_id = ${batchId} and state = 'ready'
+        union all select * from batch_groups where batch_id = ${batchId} and repeat = 1 and state not in ('running', 'ready')
+      ) as open order by group_no`.execute(this.db);
     return rows;
+  }
+
+  groupsOfBatch(batchId: string, batchNo: number): Promise<HandedGroupRow[]> {
+    return this.db
+      .selectFrom('batch_groups as handed')
+      .leftJoin('batch_rows as row', (join) =>
+        join.onRef('row.batch_id', '=', 'handed.batch_id').onRef('row.row_index', '=', 'handed.row_index'),
+      )
+      .selectAll('handed')
+      .select('row.fields')
+      .where('handed.batch_id', '=', batchId)
+      .where(sql<boolean>`handed.batch_no is not null`)
+      .where('handed.batch_no', '=', batchNo)
+      .orderBy('handed.group_no')
+      .execute();
   }
 
   groups(batchId: string, state: BatchGroupState, limit: number): Promise<BatchGroupRow[]> {
@@ -332,6 +349,15 @@ export class SqlBatches implements BatchTables {
         order by group_no desc limit ${limit}
       ) as newest group by reason order by reason`.execute(this.db);
     return new Map(rows.map(({ reason, count }) => [reason ?? 'unknown', Number(count)]));
+  }
+
+  async counts(batchId: string, maxRejections: number): Promise<BatchCounts> {
+    const [groups, unsampledRows, newestRejections] = await settleAll([
+      this.countGroups(batchId),
+      this.countUnsampledRows(batchId),
+      this.newestRejections(batchId, maxRejections),
+    ]);
+    return { groups, unsampledRows, newestRejections };
   }
 
   async queuedSessions(batchId: string): Promise<number> {

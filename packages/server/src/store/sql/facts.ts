@@ -94,6 +94,16 @@ export class SqlFacts implements FactTable {
     return rows;
   }
 
+  firstVersions(taskIds: readonly string[]): Promise<Pick<FactRow, 'task_id' | 'first_version'>[]> {
+    return this.db
+      .selectFrom('session_facts')
+      .select(['task_id', 'first_version'])
+      .where('task_id', 'in', this.flavor.texts(taskIds))
+      .where('unusable', 'is', null)
+      .orderBy('fact_no')
+      .execute();
+  }
+
   async count(filter: FactFilter, maxRead: number): Promise<number | null> {
     if (isInTotals(filter, [])) return (await this.totals(filter, [], 1))[0]?.sessions ?? 0;
     const isOfTasks = filter.values.task_id !== undefined;

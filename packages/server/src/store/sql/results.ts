@@ -96,6 +96,15 @@ export class SqlResults implements ResultTable {
     await (trainer === null ? all : all.where('trainer', '=', trainer)).execute();
   }
 
+  async collectBatches(batchId: string, after: number, upTo: number): Promise<void> {
+    await sql`
+      delete from uncollected where task_id in (
+        select task_id from batch_groups
+        where batch_id = ${batchId} and batch_no is not null and batch_no > ${after} and batch_no <= ${upTo})`.execute(
+      this.db,
+    );
+  }
+
   async collectTasks(taskIds: readonly string[]): Promise<void> {
     await this.db.deleteFrom('uncollected').where('task_id', 'in', this.flavor.texts(taskIds)).execute();
   }

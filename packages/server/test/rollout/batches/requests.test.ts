@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { SqlBatches } from '../../../src/store/sql/batches.ts';
+import { SqlResults } from '../../../src/store/sql/results.ts';
 import { mixed, rows, rowsOf, StreamBench } from './stream-bench.ts';
 
 let bench: StreamBench;
@@ -70,6 +71,60 @@ describe('requests for batches', () => {
     const waiting = bench.next({ wait: 60 });
     await bench.caller.call('DELETE', '/rollout/batches/b');
     expect(await waiting).toMatchObject({ batch: null, done: true });
+  });
+});
+
+describe('a request for a batch', () => {
+  it('locks its stream once, and reads and changes no group alone', async () => {
+    await bench.createStream({ batch_size: 3 });
+    await bench.runAll(mixed);
+    const alone = [
+      vi.spyOn(SqlBatches.prototype, 'updateGroup'),
+      vi.spyOn(SqlBatches.prototype, 'row'),
+      vi.spyOn(SqlResults.prototype, 'ofTask'),
+    ];
+    const locked = vi.spyOn(SqlBatches.prototype, 'lockStream');
+    expect(rowsOf(await bench.next({ policy_version: '1' }))).toEqual([0, 1, 2]);
+    expect(locked).toHaveBeenCalledOnce();
+    for (const spy of alone) expect(spy).not.toHaveBeenCalled();
+    vi.restoreAllMocks();
+  });
+
+  it('gets the batch after the rewound ones when the stream is rewound while it waits', async () => {
+    await bench.createStream({ batch_size: 1, max_staleness: 1 });
+    await bench.next({ policy_version: '1' });
+    await bench.runAll(mixed);
+    expect(rowsOf(await bench.next({ policy_version: '1' }))).toEqual([0]);
+    expect(rowsOf(await bench.next({ policy_version: '1' }))).toEqual([1]);
+    const waiting = bench.next({ wait: 60 });
+    const { status } = await bench.caller.call('POST', '/rollout/batches/b/rewind', { after: 0, policy_version: '1' });
+    expect(status).toBe(200);
+    const reply = await waiting;
+    expect([reply.batch, rowsOf(reply)]).toEqual([1, [0]]);
+    expect(await bench.view()).toMatchObject({ batch: 1 });
+  });
+
+  it('lists a group whose results were removed without results', async () => {
+    await bench.createStream({ batch_size: 3 });
+    await bench.runAll(mixed);
+    const first = await bench.next();
+    await bench.next();
+    const { store } = await bench.bench.open();
+    const sizes = async (): Promise<unknown> => {
+      const reply = await bench.next({ after: 0 });
+      expect(reply.groups.map((group) => group.group_id)).toEqual(first.groups.map((group) => group.group_id));
+      return reply.groups.map((group) => (group.results as unknown[]).length);
+    };
+    const removed: unknown[] = [];
+    for (let tasks = 1; tasks <= 3; tasks++) {
+      await store.transaction((tables) => tables.tasks.removeEnded(Number.MAX_SAFE_INTEGER, 2));
+      removed.push(await sizes());
+    }
+    expect(removed).toEqual([
+      [0, 2, 2],
+      [0, 0, 2],
+      [0, 0, 0],
+    ]);
   });
 });
 

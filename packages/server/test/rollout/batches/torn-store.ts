@@ -3,7 +3,7 @@ import type { Store, StoreTables } from '../../../src/store/index.ts';
 type Batches = StoreTables['batches'];
 /** A change that another server commits. It runs on the tables of the transaction that it disturbs. */
 type Change = (batches: Batches) => Promise<void>;
-type Method = 'lockStream' | 'openGroups' | 'sizeOf';
+type Method = 'lockStream' | 'openState' | 'sizeOf';
 
 /**
  * A store in which another server commits changes between two statements of a transaction, as PostgreSQL permits with its isolation level
@@ -57,7 +57,7 @@ export class TornStore implements Store {
     };
     const torn = Object.create(batches) as Batches;
     torn.sizeOf = (id, state) => around('sizeOf', () => batches.sizeOf(id, state));
-    torn.openGroups = (id, after, upTo) => around('openGroups', () => batches.openGroups(id, after, upTo));
+    torn.openState = (id) => around('openState', () => batches.openState(id));
     torn.lockStream = (id) => around('lockStream', () => batches.lockStream(id));
     return torn;
   }

@@ -39,7 +39,7 @@ it('hands out no smaller batch while a group that another server had started aga
   const failed = { state: 'rejected', reason: 'few_usable', repeat: 1 } as const;
   for (const when of ['before', 'after'] as const) {
     store.change('before', 'lockStream', (batches) => batches.updateGroup('b', 1, { state: 'running', repeat: 0 }));
-    store.change(when, 'openGroups', (batches) => batches.updateGroup('b', 1, failed));
+    store.change(when, 'openState', (batches) => batches.updateGroup('b', 1, failed));
     expect(await bench.next()).toMatchObject({ batch: null, done: false, progress: { ready: 1 } });
   }
 });
