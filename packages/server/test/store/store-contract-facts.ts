@@ -177,7 +177,7 @@ export function factTests(store: () => Store): void {
     await store().transaction(async ({ facts }) => {
       await facts.add(factRow('s0', { task_id: 't0', first_version: 'v1', version: 'v2' }));
       await facts.add(factRow('s1', { task_id: 't1' }));
-      await facts.add(factRow('s2', { task_id: 't0', first_version: 'v3', unusable: 'no_traces' }));
+      await facts.add(factRow('s2', { task_id: 't0', first_version: 'v3', unusable: 'no_reward' }));
       await facts.add(factRow('s3', { task_id: 't2', first_version: 'v1' }));
     });
     expect(await store().read(({ facts }) => facts.firstVersions(['t1', 't0', 'none']))).toEqual([

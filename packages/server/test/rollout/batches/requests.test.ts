@@ -7,7 +7,10 @@ let bench: StreamBench;
 beforeEach(async () => {
   bench = await StreamBench.create();
 });
-afterEach(() => bench.dispose());
+afterEach(async () => {
+  vi.restoreAllMocks();
+  await bench.dispose();
+});
 
 describe('requests for batches', () => {
   it('that wait at the same time without `after` get different batches', async () => {
@@ -87,7 +90,6 @@ describe('a request for a batch', () => {
     expect(rowsOf(await bench.next({ policy_version: '1' }))).toEqual([0, 1, 2]);
     expect(locked).toHaveBeenCalledOnce();
     for (const spy of alone) expect(spy).not.toHaveBeenCalled();
-    vi.restoreAllMocks();
   });
 
   it('gets the batch after the rewound ones when the stream is rewound while it waits', async () => {
