@@ -5,7 +5,7 @@
 // - it was entered after the first function of the walk and before the last one, which are stops as well;
 // - it called a function of another file. A function whose calls stay in its file is a detail that its name explains;
 // - it is in the rooms that carry the call. Elsewhere, as in parsers and adapters, only functions that those rooms call are stops;
-// - it is no accessor, since accessors read like fields. A function inside another one, such as a callback, belongs to the outer one;
+// - it is no accessor, since an accessor reads like a field. A function inside another one, such as a callback, belongs to the outer one;
 // - functions of `core`, which are primitives, and of `sim`, the other side of the wire, are neither stops nor other files.
 // A file or room (folder) counts when it has a stop. An entry of a class is a call of its members or callbacks by code outside of it.
 import { readFileSync } from 'node:fs';
