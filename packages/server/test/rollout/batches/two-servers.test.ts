@@ -44,6 +44,15 @@ it('hands out no smaller batch while a group that another server had started aga
   }
 });
 
+it('starts a group again that is too old and became ready on another server while the request cancelled it', async () => {
+  await bench.createStream({ source: { kind: 'rows', rows: rows(9) }, batch_size: 1, max_staleness: 0 });
+  await bench.next({ policy_version: '1' });
+  expect(await bench.lease(2)).toHaveLength(2);
+  store.change('after', 'openState', (batches) => batches.updateGroup('b', 0, { state: 'ready', usable: 2 }));
+  const { batch, progress } = await bench.next({ policy_version: '2' });
+  expect([batch, progress.ready, progress.running, progress.expired, progress.restarted]).toEqual([null, 0, 0, 1, 0]);
+});
+
 it('gives requests that reach two servers at the same time different batches', async () => {
   const other = new Caller((await bench.bench.server({}, { store, blobs })).server);
   await bench.createStream({ source: { kind: 'rows', rows: rows(8) }, max_staleness: 3 });
