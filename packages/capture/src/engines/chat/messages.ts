@@ -4,7 +4,7 @@ import type { ReplyDelta } from '../../reply.ts';
 
 /** Schema of the tool calls of a message that is not streamed. */
 export const toolCallsSchema = z
-  .array(z.object({ id: z.string(), function: z.object({ name: z.string(), arguments: z.string() }) }))
+  .array(z.object({ id: z.string().min(1), function: z.object({ name: z.string().min(1), arguments: z.string() }) }))
   .nullish();
 
 /** Converts parsed tool calls to floe's form, without the fields that only some servers add. */

@@ -66,15 +66,18 @@ export function abortedBeforeFirstToken(): FloeError {
   return new FloeError('engine_unavailable', 'the engine aborted the reply before its first token');
 }
 
+/** The offsets of a value in the bytes of a JSON text: its first byte, and the byte after its last one. */
+export type JsonRange = { readonly start: number; readonly end: number };
+
 /**
  * Parses a reply's JSON, except for the token ids and log-probabilities that were already read directly from its bytes: those of the prompt
  * (`scannedIds`) and of the reply (`sampledIds`). Throws `engine_error` for text that is not JSON, and for a body that reports an error.
  */
 export function parseReplyJson(
   body: Buffer,
-  scannedIds: ScannedIds | null,
-  scannedLogprobs: ScannedLogprobs | null = null,
-  sampledIds: ScannedIds | null = null,
+  scannedIds: JsonRange | null,
+  scannedLogprobs: JsonRange | null = null,
+  sampledIds: JsonRange | null = null,
 ): unknown {
   const cuts: Cut[] = [];
   if (scannedIds !== null) addCut(cuts, scannedIds, SCANNED_IDS_MARK);
@@ -93,10 +96,10 @@ export function parseReplyJson(
   return json;
 }
 
-type Cut = { readonly start: number; readonly end: number; readonly mark: number };
+type Cut = JsonRange & { readonly mark: number };
 
 /** Adds a cut and keeps the list in the order of the text. */
-function addCut(cuts: Cut[], { start, end }: Pick<Cut, 'start' | 'end'>, mark: number): void {
+function addCut(cuts: Cut[], { start, end }: JsonRange, mark: number): void {
   let at = cuts.length;
   while (at > 0 && (cuts[at - 1] as Cut).start > start) at--;
   cuts.splice(at, 0, { start, end, mark });

@@ -2,17 +2,16 @@ import { type Clock, FloeError } from '@floe-rl/core';
 import type { EngineCapabilities, EngineInfo, EngineSpec } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { CallHealth } from '../call-health.ts';
-import { isEventStream } from '../chat/chat-stream.ts';
+import { isEventStream } from '../chat/event-stream.ts';
 import { IdScanner } from '../chat/reply-scan.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../engine.ts';
 import { EngineServer, jsonOf } from '../engine-server.ts';
 import type { OpenReply } from '../http-exchange.ts';
 import { UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import { EngineVersions } from '../versions.ts';
-import { ChatStreamReader, parseChatReply } from './reply.ts';
+import { chatStream, parseChatReply, parseTokenReply } from './reply.ts';
 import { chatBody, extraSampling, isDispensable, isOptionalField, type OptionalField } from './request.ts';
 import { probeTokens, type TokenProbe, type TokenSupport } from './token-probe.ts';
-import { parseTokenReply } from './token-reply.ts';
 
 const modelsSchema = z.looseObject({
   data: z.array(z.looseObject({ id: z.string(), max_model_len: z.int().nullish() })),
@@ -134,7 +133,7 @@ class OpenaiEngine implements Engine {
       const listener = this.isStreaming ? request.listener : undefined;
       const reply = await this.open(request, listener !== undefined, signal);
       if (listener === undefined || !isEventStream(reply)) return parseChatReply(await reply.read());
-      const stream = new ChatStreamReader(listener);
+      const stream = chatStream(listener);
       await reply.each((bytes) => stream.push(bytes));
       return stream.reply();
     });
@@ -189,9 +188,9 @@ class OpenaiEngine implements Engine {
     const body = await (await this.open(request, false, signal)).read();
     const models = new Set([this.model.model, ...(model === null ? [] : [model])]);
     const { sessionId, stop } = request;
-    const { reply } = parseTokenReply(body, { sessionId, models, scanner: this.scanner, hasStops: stop.length > 0 });
+    const { reply } = parseTokenReply(body, { sessionId, models, scanner: this.scanner, stop });
     const versionSpans = await versionsOf({ count: reply.responseIds.length, spans: null });
-    return { ...reply, versionSpans, logprobsMode: logprobs.mode };
+    return { ...reply, versionSpans, routedExperts: null, logprobsMode: logprobs.mode };
   }
 
   private capabilities(): EngineCapabilities {

@@ -10,8 +10,8 @@ import {
   type TopLogprobs,
   topLogprobsSchema,
 } from '../logprobs-probe.ts';
+import { parseTokenReply } from './reply.ts';
 import type { TokenFields } from './request.ts';
-import { parseTokenReply } from './token-reply.ts';
 
 const CHAT_PATH = '/v1/chat/completions';
 
@@ -63,7 +63,7 @@ function modelOfTokenReply(server: EngineServer, model: string, fields: TokenFie
   const body = JSON.stringify({ model, messages: [PREDICTABLE], max_tokens: 1, stream: false, ...fields });
   return server.withDeadline(PROBE_TIMEOUT_MS, async (signal) => {
     const reply = await server.post(CHAT_PATH, body, null, signal);
-    const context = { sessionId: '', models: null, scanner: new IdScanner(), hasStops: false };
+    const context = { sessionId: '', models: null, scanner: new IdScanner(), stop: [] };
     return parseTokenReply(await reply.read(), context).model;
   });
 }

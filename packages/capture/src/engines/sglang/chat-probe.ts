@@ -7,7 +7,7 @@ import { firstTopLogprobs, PROBE_TOP_LOGPROBS, type TopLogprobs, topLogprobsSche
 import { parseChatReply, promptKeyOf } from './chat-reply.ts';
 import { type ChatReply, parseNativeReply } from './reply.ts';
 import { chatBody, type IdFlags, nativeBody } from './request.ts';
-import { ChatStreamReader } from './stream.ts';
+import { chatStream } from './stream.ts';
 
 /**
  * The field in which chat completions report the sampled token ids. The values are in the order in which SGLang's releases introduced the
@@ -185,7 +185,7 @@ function streamedCompletion(
   const body = chatBody(model, request, options);
   return server.withDeadline(PROBE_TIMEOUT_MS, async (signal) => {
     const reply = await server.post('/v1/chat/completions', body, null, signal);
-    const reader = new ChatStreamReader(request, scanner, NO_LISTENER, {
+    const reader = chatStream(request, scanner, NO_LISTENER, {
       promptKey: promptKeyOf(flags),
       ends: NO_ENDS,
       model,

@@ -1,10 +1,11 @@
-import type { AssistantMessage } from '@floe-rl/core/schema';
 import { z } from 'zod';
-import { assistantMessage, contentWithCalls, toolCallsFrom, toolCallsSchema } from '../chat/messages.ts';
+import { checkedReply, type LogprobColumns, type ReplyEnds } from '../chat/checked-reply.ts';
+import { messageFrom, messageSchema, replyFields, reportedStop, tokenChoiceFields } from '../chat/reply-fields.ts';
 import type { IdScanner, ScannedIds } from '../chat/reply-scan.ts';
 import {
   assertReplyId,
   assertReplyModel,
+  finishReasonFrom,
   idsFrom,
   idsSchema,
   invalidReply,
@@ -12,35 +13,23 @@ import {
   parseReplyJson,
   parseWith,
   tokenIdsSchema,
-  usageSchema,
   versionsSchema,
 } from '../chat/reply-tokens.ts';
 import {
   type ChatReply,
-  checkedReply,
-  type IdsAndLogprobs,
-  matchedStopSchema,
   metaInfoSchema,
+  ownReply,
   type ReplyCall,
-  type ReplyEnds,
-  readContent,
   readTuples,
+  TUPLES_FIELD,
   usageOf,
   versionOf,
 } from './reply.ts';
 import type { IdFlags } from './request.ts';
 
-const messageSchema = z.looseObject({
-  content: z.string().nullish(),
-  reasoning_content: z.string().nullish(),
-  tool_calls: toolCallsSchema,
-});
-
-const choiceSchema = z.looseObject({
+const choiceSchema = z.object({
+  ...tokenChoiceFields,
   message: messageSchema,
-  finish_reason: z.string(),
-  matched_stop: matchedStopSchema,
-  prompt_token_ids: idsSchema,
   token_ids: tokenIdsSchema.nullish(),
   // Some builds of SGLang use this name for the field `token_ids`.
   response_token_ids: tokenIdsSchema.nullish(),
@@ -60,11 +49,9 @@ export const metadataSchema = z.looseObject({
   weight_versions: versionsSchema,
 });
 
-const replySchema = z.looseObject({
-  id: z.string().nullish(),
-  model: z.string().nullish(),
-  choices: z.array(choiceSchema).length(1),
-  usage: usageSchema,
+const replySchema = z.object({
+  ...replyFields,
+  choices: z.tuple([choiceSchema]),
   metadata: metadataSchema.nullish(),
   sglext: sglextSchema.nullish(),
 });
@@ -95,60 +82,69 @@ export function parseChatReply(
   const reply = parseWith(replySchema, parseReplyJson(body, scanned));
   assertReplyId(reply.id, call.completionId);
   assertReplyModel(reply.model, new Set([options.model]));
-  const choice = reply.choices[0] as ForeignChoice;
+  const [choice] = reply.choices;
   const meta = choice.meta_info;
   assertReplyId(meta?.id, call.completionId);
-  const { ids, logprobs } = sampledOf(reply, choice);
   const { prompt_tokens, completion_tokens, prompt_tokens_details } = reply.usage;
-  const sampled = checkedReply(
-    {
-      promptIds: promptOf(reply, choice, scanned),
-      responseIds: ids,
-      responseLogprobs: logprobs,
-      versions: meta?.weight_versions ?? reply.metadata?.weight_versions,
-      endVersion: versionOf(meta?.weight_version ?? reply.metadata?.weight_version),
-      finishReason: choice.finish_reason,
-      matched: choice.matched_stop ?? meta?.finish_reason?.matched,
-      usage: usageOf(prompt_tokens, completion_tokens, meta?.cached_tokens ?? prompt_tokens_details?.cached_tokens),
-      experts: meta?.routed_experts ?? reply.sglext?.routed_experts ?? null,
-    },
-    options.ends,
-  );
-  return { ...sampled, message: assistantMessageOf(choice.message) };
+  const checked = checkedReply({
+    ...sampledOf(reply, choice),
+    promptIds: promptOf(reply, choice, scanned),
+    versions: meta?.weight_versions ?? reply.metadata?.weight_versions,
+    message: messageFrom(choice.message),
+    finishReason: finishReasonFrom(choice.finish_reason),
+    reported: reportedStop(choice) ?? meta?.finish_reason?.matched,
+    ends: options.ends,
+    usage: usageOf(prompt_tokens, completion_tokens, meta?.cached_tokens ?? prompt_tokens_details?.cached_tokens),
+  });
+  return ownReply(checked, {
+    endVersion: versionOf(meta?.weight_version ?? reply.metadata?.weight_version),
+    experts: meta?.routed_experts ?? reply.sglext?.routed_experts ?? null,
+  });
 }
+
+type SampledFields = {
+  readonly responseIds: Int32Array;
+  readonly logprobs: readonly unknown[] | LogprobColumns | null | undefined;
+  readonly logprobsField?: string;
+};
 
 /**
  * Reads the sampled token ids and their log-probabilities from the fields that the server's release uses. Throws `engine_error` when two
  * fields contain different ids.
  */
-function sampledOf({ sglext }: ForeignReply, choice: ForeignChoice): IdsAndLogprobs {
-  const own = choice.token_ids ?? choice.response_token_ids;
-  const lists = sglext?.output_ids;
-  if (lists && lists.length !== 1) throw invalidReply(`sglext.output_ids has ${lists.length} lists for one choice`);
-  const extra = lists?.[0];
-  if (own && extra && !(own.length === extra.length && own.every((id, index) => extra[index] === id))) {
-    throw invalidReply('token_ids and sglext.output_ids are not the same');
-  }
-  const ids = own ?? extra ?? null;
+function sampledOf({ sglext }: ForeignReply, choice: ForeignChoice): SampledFields {
+  const own = choice.token_ids ?? choice.response_token_ids ?? null;
+  const ids = sameIds(own, listedIds(sglext), 'token_ids');
   const tuples = choice.meta_info?.output_token_logprobs;
-  if (tuples) return readTuples(tuples, ids);
+  if (tuples) {
+    const logprobs = readTuples(tuples);
+    return { responseIds: Int32Array.from(ids ?? logprobs.ids), logprobs, logprobsField: TUPLES_FIELD };
+  }
   if (ids === null) throw invalidReply('its token ids are missing; the server does not honour return_token_ids');
-  // A reply that was aborted before its first token has no log-probabilities.
-  const content = ids.length === 0 ? [] : choice.logprobs?.content;
-  return { ids: Int32Array.from(ids), logprobs: readContent(content, ids.length) };
+  return { responseIds: Int32Array.from(ids), logprobs: choice.logprobs?.content };
+}
+
+/** Returns the ids that `sglext` lists for the only choice; `null` when it lists none. Throws `engine_error` for several lists. */
+export function listedIds(sglext: z.output<typeof sglextSchema> | null | undefined): readonly number[] | null {
+  const lists = sglext?.output_ids;
+  if (!lists) return null;
+  if (lists.length !== 1) throw invalidReply(`sglext.output_ids has ${lists.length} lists for one choice`);
+  return lists[0] ?? [];
+}
+
+/** Returns the ids of the reply's own field or those of `sglext`. Throws `engine_error` when the reply has both and they differ. */
+export function sameIds<T extends ArrayLike<number>>(
+  own: T | null,
+  listed: readonly number[] | null,
+  field: string,
+): T | readonly number[] | null {
+  if (own === null || listed === null) return own ?? listed;
+  if (own.length === listed.length && listed.every((id, index) => own[index] === id)) return own;
+  throw invalidReply(`${field} and sglext.output_ids are not the same`);
 }
 
 function promptOf({ sglext }: ForeignReply, choice: ForeignChoice, scanned: ScannedIds | null): Int32Array {
   return choice.prompt_token_ids == null && sglext?.input_ids != null
     ? idsFrom(sglext.input_ids, scanned, 'sglext.input_ids')
     : idsFrom(choice.prompt_token_ids, scanned, 'prompt_token_ids');
-}
-
-function assistantMessageOf({
-  content,
-  reasoning_content,
-  tool_calls,
-}: z.output<typeof messageSchema>): AssistantMessage {
-  const calls = toolCallsFrom(tool_calls);
-  return assistantMessage(contentWithCalls(content ?? '', calls), reasoning_content ?? '', calls);
 }

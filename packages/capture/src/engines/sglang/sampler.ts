@@ -1,6 +1,7 @@
 import type { Clock } from '@floe-rl/core';
 import type { AssistantMessage, FinishReason, StopCause } from '@floe-rl/core/schema';
-import { isEventStream } from '../chat/chat-stream.ts';
+import type { ReplyEnds } from '../chat/checked-reply.ts';
+import { isEventStream } from '../chat/event-stream.ts';
 import { hasImage } from '../chat/messages.ts';
 import { IdScanner } from '../chat/reply-scan.ts';
 import { assertReplyModel, concatIds } from '../chat/reply-tokens.ts';
@@ -10,10 +11,10 @@ import type { EngineServer } from '../engine-server.ts';
 import { EngineVersions } from '../versions.ts';
 import { parseChatReply, promptKeyOf } from './chat-reply.ts';
 import type { Profile } from './probe.ts';
-import { assertSentPrompt, type ChatReply, parseNativeReply, type ReplyEnds, type SampledReply } from './reply.ts';
+import { assertSentPrompt, type ChatReply, parseNativeReply, type SampledReply } from './reply.ts';
 import { chatBody, nativeBody } from './request.ts';
 import { readModels } from './server-facts.ts';
-import { ChatStreamReader } from './stream.ts';
+import { chatStream } from './stream.ts';
 import { TextReader, withCountedIds } from './text-reader.ts';
 
 /**
@@ -109,7 +110,7 @@ export class Sampler {
     const reply = await this.server.post('/v1/chat/completions', body, request, signal);
     const options = { promptKey: promptKeyOf(flags), ends: this.endsOf(request), model: facts.model };
     if (!stream || !isEventStream(reply)) return parseChatReply(await reply.read(), request, this.scanner, options);
-    const reader = new ChatStreamReader(request, this.scanner, listener, options);
+    const reader = chatStream(request, this.scanner, listener, options);
     await reply.each((bytes) => reader.push(bytes));
     return reader.reply();
   }

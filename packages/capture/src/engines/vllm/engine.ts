@@ -1,7 +1,7 @@
 import { type Clock, FloeError } from '@floe-rl/core';
 import type { EngineInfo, EngineSpec, PauseMode, VersionSpan } from '@floe-rl/core/schema';
 import { CallHealth } from '../call-health.ts';
-import { isEventStream } from '../chat/chat-stream.ts';
+import { isEventStream } from '../chat/event-stream.ts';
 import { IdScanner } from '../chat/reply-scan.ts';
 import { joinVersionSpans } from '../chat/reply-tokens.ts';
 import type { Engine, EngineNotice, GenerateReply, GenerateRequest, RenderRequest } from '../engine.ts';
@@ -15,7 +15,7 @@ import { countTokens, detokenize, render } from './rendering.ts';
 import { type ParsedReply, parseChatReply, parseTextReply, type ReplyContext } from './reply.ts';
 import { chatBody } from './request.ts';
 import { capabilitiesOf } from './server-facts.ts';
-import { ChatStreamReader } from './stream.ts';
+import { chatStream } from './stream.ts';
 
 type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
@@ -273,7 +273,7 @@ class VllmEngine implements Engine {
     const context = this.contextOf(request);
     if (!this.base.token_ids) return parseTextReply(await reply.read(), context);
     if (listener === undefined || !isEventStream(reply)) return parseChatReply(await reply.read(), context);
-    const stream = new ChatStreamReader(context, listener);
+    const stream = chatStream(context, listener);
     try {
       await reply.each((bytes) => stream.push(bytes));
       return stream.reply();

@@ -1,13 +1,12 @@
 import { type Clock, FloeError } from '@floe-rl/core';
 import type { AssistantMessage, StopCause, VersionSpan } from '@floe-rl/core/schema';
-import { isEventStream } from '../chat/chat-stream.ts';
+import { isEventStream } from '../chat/event-stream.ts';
 import { concatIds, concatLogprobs, resumedUsage } from '../chat/reply-tokens.ts';
 import { cutAtStop } from '../chat/stop-strings.ts';
 import type { GenerateRequest, ReplyListener, SampledTokens } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
 import type { OpenReply } from '../http-exchange.ts';
 import { type Generated, parseGenerated, type SentIds, type TokenRequest } from './generated.ts';
-import { GeneratedStream } from './generated-stream.ts';
 import { MessageReader } from './message-reader.ts';
 import type { PreviewSupport } from './preview-probe.ts';
 import { type Constraint, constraintOf } from './rendering.ts';
@@ -16,6 +15,7 @@ import { ReplyPreview } from './reply-preview.ts';
 import { GENERATE_PATH, IDS_PER_CHUNK, samplingFields } from './request.ts';
 import { joinedRouting } from './routing.ts';
 import type { ServerFacts } from './server-facts.ts';
+import { generatedStream } from './stream.ts';
 
 const COMMA = Buffer.from(',');
 const NO_IDS = new Int32Array(0);
@@ -91,7 +91,7 @@ export class TokenCalls {
       ...{ reader: this.reader, clock: this.clock },
       ...{ request, context, listener, showsText, signal },
     });
-    const stream = new GeneratedStream(sent, context, (ids) => preview.take(ids));
+    const stream = generatedStream(sent, context, (ids) => preview.take(ids));
     try {
       await reply.each((bytes) => stream.push(bytes));
     } catch (error) {

@@ -1,53 +1,37 @@
 import type { AssistantMessage } from '@floe-rl/core/schema';
 import { z } from 'zod';
+import { type CheckedReply, checkedReply, type ReplyFields } from '../chat/checked-reply.ts';
+import { reportedStop, tokenChoiceFields } from '../chat/reply-fields.ts';
 import { type ComparedIds, compareIds, firstDifference, scanIds, scanLogprobs } from '../chat/reply-scan.ts';
 import {
+  finishReasonFrom,
   idsFrom,
   idsSchema,
   invalidReply,
+  type JsonRange,
   logprobEntriesFrom,
   parseReplyJson,
   parseWith,
-  scannedLogprobsSchema,
   usageSchema,
-  versionsSchema,
 } from '../chat/reply-tokens.ts';
+import type { StreamedPrompt } from '../chat/stream-reader.ts';
 import type { GenerateRequest, PromptIds } from '../engine.ts';
-import {
-  assertOwnReply,
-  checkedReply,
-  type ParsedReply,
-  type ReplyContext,
-  type ReplyFields,
-  stopReasonSchema,
-} from './reply.ts';
-import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
+import { assertOwnReply, type ParsedReply, type ReplyContext, vllmChoiceFields } from './reply.ts';
+import { type foreignRoutingSchema, routedExpertsOf } from './routing.ts';
 
-/** The fields of a choice that have the same form in a whole reply of `/inference/v1/generate` and in the chunks of a stream. */
-export const generatedFields = {
-  token_ids: idsSchema,
-  stop_reason: stopReasonSchema,
-  weight_versions: versionsSchema,
-  routed_experts: foreignRoutingSchema,
-};
-
-const choiceSchema = z.looseObject({
-  ...generatedFields,
-  logprobs: scannedLogprobsSchema,
-  finish_reason: z.string(),
-});
+/** Name of the field in which a reply repeats its prompt. */
+const PROMPT_FIELD = 'prompt_token_ids';
 
 const replySchema = z.looseObject({
   request_id: z.string().nullish(),
   model: z.string().nullish(),
-  choices: z.array(choiceSchema).length(1),
+  choices: z.tuple([z.looseObject({ ...tokenChoiceFields, ...vllmChoiceFields })]),
   prompt_token_ids: idsSchema,
   usage: usageSchema.nullish(),
 });
 type ForeignReply = z.output<typeof replySchema>;
 
 const NO_MESSAGE: AssistantMessage = { role: 'assistant', content: '' };
-const NO_IDS = new Int32Array(0);
 
 /** A request whose prompt is given as token ids. */
 export type TokenRequest = GenerateRequest & { readonly prompt: PromptIds };
@@ -65,54 +49,92 @@ export type Generated = {
   readonly reportsStop: boolean;
 };
 
-/** The fields of a reply that are the same for all forms of replies, as far as they are not known before the call. */
-type SampledFields = Pick<ReplyFields, 'responseIds' | 'logprobs' | 'versions' | 'finishReason' | 'stopReason'> & {
-  readonly usage: ReplyFields['usage'] | null | undefined;
-  readonly routing: z.output<typeof foreignRoutingSchema>;
-};
+/** The fields of a reply as far as they are not known before the call. */
+type SampledFields = Pick<ReplyFields, 'responseIds' | 'logprobs' | 'versions' | 'finishReason' | 'reported' | 'usage'>;
 
 /** Parses a whole reply of `/inference/v1/generate` with status 200. Throws `engine_error` for a reply that must not be recorded. */
 export function parseGenerated(body: Buffer, sent: SentIds, context: ReplyContext): Generated {
-  const compared = compareIds(body, 'prompt_token_ids', sent.text, sent.parts);
+  const compared = compareIds(body, PROMPT_FIELD, sent.text, sent.parts);
   const sampled = scanIds(body, 'token_ids');
   const logprobs = scanLogprobs(body);
-  const prompt = compared && { ids: NO_IDS, start: compared.start, end: compared.end };
-  const reply = parseWith(replySchema, parseReplyJson(body, prompt, logprobs, sampled));
+  const reply = parseWith(replySchema, parseReplyJson(body, compared, logprobs, sampled));
   assertOwnReply({ id: reply.request_id, model: reply.model }, context);
   if (!showsSentPrompt(reply.prompt_token_ids, compared, sent)) assertVerifiable(reply.usage);
-  const choice = reply.choices[0] as ForeignReply['choices'][number];
-  return generatedOf(sent, {
+  const [choice] = reply.choices;
+  const fields = generatedFields(sent, {
     responseIds: idsFrom(choice.token_ids, sampled, 'token_ids'),
     logprobs: logprobEntriesFrom(choice.logprobs?.content, logprobs),
     versions: choice.weight_versions,
-    finishReason: choice.finish_reason,
-    stopReason: choice.stop_reason,
+    finishReason: finishReasonFrom(choice.finish_reason),
+    reported: reportedStop(choice),
     usage: reply.usage,
-    routing: choice.routed_experts,
   });
+  return generatedOf(checkedReply(fields), fields.reported, choice.routed_experts);
 }
 
-/** Checks the fields of a reply, whether it was streamed or not. Throws as {@link checkedReply} does. */
-export function generatedOf(sent: SentIds, { usage, routing, ...fields }: SampledFields): Generated {
-  const count = fields.responseIds.length;
-  const sampled = checkedReply({
+/** Adds to the fields of a reply the ones that are known before the call. Its message is empty until it is parsed. */
+export function generatedFields(sent: SentIds, { usage, ...fields }: SampledFields): ReplyFields {
+  return {
     ...fields,
-    // The ids have already been compared with those that were sent. `checkedReply` only compares their number with the usage, so an array
-    // of the right length suffices.
-    promptIds: sent.parts.length === 1 ? (sent.parts[0] as Int32Array) : new Int32Array(sent.count),
+    promptIds: promptOf(sent),
     message: NO_MESSAGE,
-    usage: usage ?? { prompt_tokens: sent.count, completion_tokens: count },
-    routedExperts: routedExpertsOf(routing, sent.count + count),
-  });
-  return { sampled, reportsStop: fields.stopReason !== undefined };
+    ends: null,
+    usage: usage ?? { prompt_tokens: sent.count, completion_tokens: fields.responseIds.length },
+  };
+}
+
+/** Makes the result of a reply whose fields have been checked. */
+export function generatedOf(
+  reply: CheckedReply,
+  reported: ReplyFields['reported'],
+  routing: z.output<typeof foreignRoutingSchema>,
+): Generated {
+  const routedExperts = routedExpertsOf(routing, reply.promptIds.length + reply.responseIds.length);
+  return { sampled: { ...reply, routedExperts }, reportsStop: reported !== undefined };
+}
+
+/**
+ * Returns an array with the length of the prompt. Its ids need not be right: the reply's have already been compared with those that were
+ * sent, and only their number is still compared with the usage.
+ */
+function promptOf({ parts, count }: SentIds): Int32Array {
+  return parts.length === 1 ? (parts[0] as Int32Array) : new Int32Array(count);
+}
+
+/** Compares the ids of the prompt in a stream with those that were sent. A stream that does not show them is accepted with its usage. */
+export class SentPrompt implements StreamedPrompt {
+  readonly field = PROMPT_FIELD;
+  private readonly sent: SentIds;
+  private compared: ComparedIds | null = null;
+
+  constructor(sent: SentIds) {
+    this.sent = sent;
+  }
+
+  get count(): number {
+    return this.sent.count;
+  }
+
+  find(data: Buffer): JsonRange | null {
+    this.compared = compareIds(data, PROMPT_FIELD, this.sent.text, this.sent.parts);
+    return this.compared;
+  }
+
+  take(value: number[] | number): void {
+    showsSentPrompt(value, this.compared, this.sent);
+  }
+
+  ids(): Int32Array {
+    return promptOf(this.sent);
+  }
 }
 
 /**
  * Whether a reply repeats the prompt's ids. `compared` is the result of {@link compareIds}. Throws `engine_error` when the reply answers a
  * prompt other than the one that was sent.
  */
-export function showsSentPrompt(
-  echoed: ForeignReply['prompt_token_ids'],
+function showsSentPrompt(
+  echoed: number[] | number | null | undefined,
   compared: ComparedIds | null,
   sent: SentIds,
 ): boolean {

@@ -307,15 +307,23 @@ describe('an invalid reply', () => {
   const cases: [string, (reply: Reply) => unknown, RegExp][] = [
     ['no prompt ids', (r) => withChoice(r, { prompt_token_ids: null }), /prompt_token_ids is missing/],
     ['prompt ids that are not token ids', (r) => withChoice(r, { prompt_token_ids: [1, -5] }), /prompt_token_ids/],
-    ['prompt ids that do not match the usage', (r) => withChoice(r, { prompt_token_ids: [1] }), /the prompt has 1 ids/],
+    [
+      'prompt ids that do not match the usage',
+      (r) => withChoice(r, { prompt_token_ids: [1] }),
+      /prompt_token_ids has 1 ids/,
+    ],
     ['no ids at all', (r) => withChoice(r, { token_ids: null, meta_info: null }), /token ids are missing/],
     ['ids that are not token ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
-    ['one id too few', (r) => withChoice(r, { token_ids: [11, 12] }), /3 entries for 2 ids/],
-    ['ids of another reply', (r) => withChoice(r, { token_ids: [11, 13, 2] }), /logprobs\.1 is of 12, but .* 13/],
+    ['one id too few', (r) => withChoice(r, { token_ids: [11, 12] }), /token_ids has 2 ids/],
+    [
+      'ids of another reply',
+      (r) => withChoice(r, { token_ids: [11, 13, 2] }),
+      /logprobs\.1 is of token_id:12, but .* 13/,
+    ],
     [
       'logprobs shifted against the ids',
       (r) => withMeta(r, tuples([...GOOD.slice(1), GOOD[0]])),
-      /logprobs\.0 is of 12/,
+      /logprobs\.0 is of token_id:12/,
     ],
     [
       'no logprobs',
@@ -328,9 +336,9 @@ describe('an invalid reply', () => {
         withMeta(withChoice(r, { logprobs: { content: [{ logprob: -1 }, { logprob: -1 }] } }), {
           output_token_logprobs: null,
         }),
-      /logprobs\.content has 2 entries for 3 ids/,
+      /logprobs\.content has 2 entries for 3 token_ids/,
     ],
-    ['one logprob too few', (r) => withMeta(r, tuples(GOOD.slice(1))), /2 entries for 3 ids/],
+    ['one logprob too few', (r) => withMeta(r, tuples(GOOD.slice(1))), /2 entries for 3 token_ids/],
     [
       'a logprob of null',
       (r) => withMeta(r, tuples([[null, 11], ...GOOD.slice(1)])),
@@ -342,7 +350,7 @@ describe('an invalid reply', () => {
     [
       'usage that does not match the ids',
       (r) => ({ ...r, usage: { prompt_tokens: PROMPT.length, completion_tokens: 4 } }),
-      /the reply has 3 ids/,
+      /token_ids has 3 ids/,
     ],
     ['no usage', ({ usage: _, ...rest }) => rest, /usage/],
     ['two lists of ids that differ', (r) => ({ ...r, sglext: { output_ids: [[11, 12, 3]] } }), /are not the same/],
@@ -432,7 +440,7 @@ describe('server failures', () => {
   );
 
   it.each([
-    ['lacks its prompt ids', {}, {}, /the ids of its prompt are missing/],
+    ['lacks its prompt ids', {}, {}, /prompt_token_ids is missing/],
     [
       'has its prompt ids twice',
       { prompt_token_ids: PROMPT },

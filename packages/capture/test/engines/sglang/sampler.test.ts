@@ -234,10 +234,10 @@ describe('sampling by /generate', () => {
       await expect(generate()).rejects.toMatchObject(refused);
     };
     await spoilt({ output_token_logprobs: null }, /output_token_logprobs is missing/);
-    await spoilt({ output_token_logprobs: [[-1, 11, null]] }, /1 entries for 3 ids/);
-    await spoilt({}, /logprobs\.1 is of 12/, { output_ids: [11, 13, 2] });
-    await spoilt({ completion_tokens: 4 }, /the reply has 3 ids/);
-    await spoilt({ prompt_tokens: 3 }, /the prompt has 4 ids/);
+    await spoilt({ output_token_logprobs: [[-1, 11, null]] }, /1 entries for 3 token_ids/);
+    await spoilt({}, /logprobs\.1 is of token_id:12/, { output_ids: [11, 13, 2] });
+    await spoilt({ completion_tokens: 4 }, /token_ids has 3 ids/);
+    await spoilt({ prompt_tokens: 3 }, /prompt_token_ids has 4 ids/);
     await spoilt({ finish_reason: null }, /finish_reason is missing/);
     await spoilt({ id: 'cpl_other' }, /answers cpl_other/);
     await spoilt({ weight_versions: [{ version: '1', start: 1, end: 3 }] }, /weight_versions\.0/);

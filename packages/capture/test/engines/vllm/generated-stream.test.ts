@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { IdScanner } from '../../../src/engines/chat/reply-scan.ts';
-import { GeneratedStream } from '../../../src/engines/vllm/generated-stream.ts';
+import { generatedStream } from '../../../src/engines/vllm/stream.ts';
 import { eventText } from '../scripted-server.ts';
 
 const CHUNK = {
@@ -13,7 +13,7 @@ const CHUNK = {
   usage: { prompt_tokens: 2, completion_tokens: 1 },
 };
 
-function streamOf(...events: unknown[]): GeneratedStream {
+function streamOf(...events: unknown[]) {
   const sent = { text: Buffer.from('7,8'), parts: [Int32Array.of(7, 8)], count: 2 };
   const context = {
     completionId: 'cpl_mine',
@@ -21,7 +21,7 @@ function streamOf(...events: unknown[]): GeneratedStream {
     models: new Set(['toy']),
     scanner: new IdScanner(),
   };
-  const stream = new GeneratedStream(sent, context, () => {});
+  const stream = generatedStream(sent, context, () => {});
   stream.push(Buffer.from(events.map(eventText).join('')));
   return stream;
 }

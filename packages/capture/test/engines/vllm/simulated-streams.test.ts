@@ -176,7 +176,6 @@ it('faults in a stream are rejected as in a reply that is not streamed', async (
     'logprob_nan',
     'logprob_null',
     'logprob_positive',
-    'logprobs_length',
     'garbage',
     'error_body_200',
     'reset_mid',
@@ -193,6 +192,15 @@ it('faults in a stream are rejected as in a reply that is not streamed', async (
   await expect(engine.generate(request(1, { listener }), never)).resolves.toMatchObject({
     finishReason: expect.any(String),
   });
+});
+
+it('an engine whose stream lacks a log-probability streams no more', async () => {
+  await start({});
+  const never = new AbortController().signal;
+  const listener = { started: () => {}, delta: () => {} };
+  sim.setFaults([{ kind: 'logprobs_length', times: 1 }]);
+  await expect(engine.generate(request(1, { listener }), never)).rejects.toMatchObject({ code: 'engine_error' });
+  expect(engine.info().streaming).toBe(false);
 });
 
 it('a stream may be split anywhere, and lost ids are detected', async () => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { EventSplitter } from '../../../src/engines/chat/chat-stream.ts';
+import { EventSplitter } from '../../../src/engines/chat/event-stream.ts';
 
 function split(chunks: readonly Buffer[]): string[] {
   const splitter = new EventSplitter();
