@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { answerEvaluator } from './answer.ts';
 import { codeTestsEvaluator } from './code-tests.ts';
 import { environmentEvaluator } from './environment.ts';
-import type { Evaluator, EvaluatorLookup } from './evaluator.ts';
+import { type Evaluator, type EvaluatorLookup, usesFreshRuntime } from './evaluator.ts';
 import { type HostSource, harborEvaluator } from './harbor.ts';
 import { type JudgeEngine, judgeEvaluator } from './judge.ts';
 import type { MathChecker } from './math/checker.ts';
@@ -14,7 +14,14 @@ import { stepsEvaluator } from './steps.ts';
 import { sweBenchEvaluator } from './swebench/evaluator.ts';
 import { testOnOutputEvaluator } from './test-on-output.ts';
 
-export type EvaluatorRegistry = EvaluatorLookup & { names(): string[] };
+export type EvaluatorRegistry = EvaluatorLookup & {
+  names(): string[];
+  /**
+   * Whether a session with this evaluator uses a fresh runtime. True where the spec is one that {@link check} refuses, so that memory for the
+   * runtime is reserved rather than missing.
+   */
+  readonly usesFreshRuntime: (spec: EvaluatorSpec) => boolean;
+};
 
 /** Services that evaluators use besides sandboxes. A process that only checks the configurations of tasks has none of them. */
 export type EvaluatorServices = {
@@ -41,6 +48,14 @@ export function evaluatorRegistry(
     throw new FloeError('unknown_evaluator', `no evaluator "${name}"; there are ${known.join(', ')}`, { known });
   };
   const check = (spec: EvaluatorSpec): void => get(spec.strategy).checkConfig(spec.config, spec);
+  const isFresh = (spec: EvaluatorSpec): boolean => {
+    try {
+      return usesFreshRuntime(spec, get(spec.strategy));
+    } catch (error) {
+      if (FloeError.is(error)) return true;
+      throw error;
+    }
+  };
   const builtIn = [
     sessionCompletedEvaluator,
     environmentEvaluator,
@@ -60,7 +75,7 @@ export function evaluatorRegistry(
     }
     evaluators.set(evaluator.name, evaluator);
   }
-  return { names: () => [...evaluators.keys()], get, check };
+  return { names: () => [...evaluators.keys()], get, check, usesFreshRuntime: isFresh };
 }
 
 const noHostSource: HostSource = (path) => {

@@ -1,5 +1,5 @@
 import { type Clock, FloeError } from '@floe-rl/core';
-import { type EngineSpec, engineKindSchema } from '@floe-rl/core/schema';
+import { type EngineKind, type EngineSpec, engineKindSchema } from '@floe-rl/core/schema';
 import type { EngineDefinition } from './custom/definition.ts';
 import { createCustomEngine } from './custom/engine.ts';
 import type { Engine, EngineNotice } from './engine.ts';
@@ -34,6 +34,21 @@ export async function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<
     default:
       return createCustomEngine(spec, customKind(spec.kind, deps.kinds), deps.clock);
   }
+}
+
+/** Whether the metrics of a kind report the load of an engine. */
+const REPORTS_LOAD: Readonly<Record<EngineKind, boolean>> = {
+  vllm: true,
+  sglang: true,
+  llama_cpp: true,
+  openai: false,
+  tinker: false,
+};
+
+/** Whether engines of a kind report their load. Those of an operator's module do not. */
+export function reportsLoad(kind: string): boolean {
+  const known = engineKindSchema.safeParse(kind);
+  return known.success && REPORTS_LOAD[known.data];
 }
 
 function customKind(kind: string, kinds: EngineKinds = new Map()): EngineDefinition {

@@ -99,11 +99,21 @@ function home(): Finding {
 /** Reports how many sessions with default limits fit into the memory of this machine. */
 function memory(): Finding {
   const total = machineMemoryMb();
-  const needed = sessionMemoryMb({ runtime: null, evaluator: null });
+  const needed = sessionMemoryMb(null, false);
   const count = Math.floor(total / needed);
   const text = `${total} MiB for sessions; ${count} sessions with the default limits of ${needed} MiB can run at the same time`;
   return { part: 'memory', ok: true, text, remedy: count > 0 ? null : 'lower runtime.memory_mb of the tasks' };
 }
+
+/** Whether floe can do without a backend. A machine without a container engine lacks nothing that floe needs. */
+const IS_OPTIONAL: Readonly<Record<RuntimeBackend, boolean>> = {
+  bubblewrap: false,
+  local: false,
+  none: false,
+  docker: true,
+  podman: true,
+  apptainer: true,
+};
 
 async function backends(): Promise<Finding[]> {
   const reports = await probeBackends();
@@ -117,8 +127,7 @@ export function backendFindings(backend: RuntimeBackend, report: BackendReport):
   const part = `runtime ${backend}`;
   if (report.problem !== null) {
     const { problem, remedy } = report.problem;
-    // A machine without a container engine lacks nothing that floe needs.
-    const isOptional = backend === 'docker' || backend === 'podman' || backend === 'apptainer';
+    const isOptional = IS_OPTIONAL[backend];
     return [{ part, ok: isOptional, text: isOptional ? `not available: ${problem}` : problem, remedy }];
   }
   const { isolation, weaknesses, capabilities } = report.description;

@@ -82,6 +82,7 @@ async function openServer(
       metricsRegistry: metrics,
       batchFilters: await loadBatchFilters(config.batch_filters ?? {}),
       tokenTexts: await loadTokenTexts(config.tokenizers ?? {}),
+      usesFreshRuntime: evaluators.usesFreshRuntime,
       validateTask: createTaskCheck(harnessRegistry(), evaluators, { customBuilders, plugins: config.plugins ?? [] }),
     });
     metrics.observe(server);

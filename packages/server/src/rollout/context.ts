@@ -1,6 +1,6 @@
 import type { Clock, RandomSource } from '@floe-rl/core';
 import type { BatchFilter } from '@floe-rl/core/protocol';
-import type { TaskRequest } from '@floe-rl/core/schema';
+import type { EvaluatorSpec, TaskRequest } from '@floe-rl/core/schema';
 import type { BlobStore } from '../store/index.ts';
 import type { EpochPlans } from './batches/epoch-plans.ts';
 import type { RolloutConfig } from './config.ts';
@@ -47,6 +47,8 @@ export type RolloutContext = {
    * configuration.
    */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
+  /** Whether an evaluator uses a fresh runtime, whose memory a session then needs in addition. It does not throw. */
+  readonly usesFreshRuntime: (evaluator: EvaluatorSpec) => boolean;
   /** Functions of the operator that decide which groups of batch streams are handed out, by name. */
   readonly batchFilters: ReadonlyMap<string, BatchFilter>;
   /** Returns the text of each token id; `null` for a model without a tokenizer on this server. */

@@ -9,7 +9,7 @@ import {
   type Tracer,
 } from '@floe-rl/core';
 import type { BatchFilter } from '@floe-rl/core/protocol';
-import type { TaskRequest } from '@floe-rl/core/schema';
+import type { EvaluatorSpec, TaskRequest } from '@floe-rl/core/schema';
 import { LRUCache } from 'lru-cache';
 import type { BlobStore, Store } from '../store/index.ts';
 import { runRetention, runSweeps, sweepOnce } from './background.ts';
@@ -58,6 +58,11 @@ export type RolloutDeps = {
    * wrong configuration.
    */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
+  /**
+   * Whether an evaluator uses a fresh runtime, whose memory a session then needs in addition. It must not throw. Default: every evaluator does
+   * unless the task states otherwise.
+   */
+  readonly usesFreshRuntime?: (evaluator: EvaluatorSpec) => boolean;
   /** Functions of the operator that decide which groups of batch streams are handed out, by name. Default: none. */
   readonly batchFilters?: ReadonlyMap<string, BatchFilter>;
   /** Returns the text of each token id; `null` for a model without a tokenizer here. Default: none has one. */
@@ -131,6 +136,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
     events: new EventBus(),
     log,
     validateTask: deps.validateTask,
+    usesFreshRuntime: deps.usesFreshRuntime ?? (({ refresh_runtime }) => refresh_runtime ?? true),
     batchFilters: deps.batchFilters ?? new Map(),
     tokenTexts: deps.tokenTexts ?? (() => null),
     epochPlans: new LRUCache({ max: MAX_PLANS }),

@@ -1,13 +1,11 @@
 import { type Clock, engineIdOf, FloeError } from '@floe-rl/core';
-import type { EngineInfo, EngineKind, EngineLocality, EnginePolicy, EngineSpec, Place } from '@floe-rl/core/schema';
+import type { EngineInfo, EngineLocality, EnginePolicy, EngineSpec, Place } from '@floe-rl/core/schema';
 import type { Engine, EngineNotice } from '../engine.ts';
+import { reportsLoad } from '../engine-kinds.ts';
 import { choicePolicy } from './choice-policies.ts';
 import { isSameSpec, mismatchOf } from './compatibility.ts';
 import { EnginePool } from './engine-pool.ts';
 import { Member } from './member.ts';
-
-/** Kinds of engines whose metrics report their load. */
-const KINDS_WITH_LOAD: readonly string[] = ['vllm', 'sglang', 'llama_cpp'] satisfies EngineKind[];
 
 /** A registration during which the connection to the engine is still being opened. */
 type Connecting = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo> };
@@ -75,7 +73,7 @@ export class EngineRegistry {
     if (known !== undefined && !isSameSpec(known, spec)) throw conflictError(id);
     const member = this.byId.get(id);
     if (member !== undefined) return member.info();
-    if (spec.adaptive_concurrency !== null && !KINDS_WITH_LOAD.includes(spec.kind)) {
+    if (spec.adaptive_concurrency !== null && !reportsLoad(spec.kind)) {
       const message = `adaptive_concurrency: engine ${id} of kind ${spec.kind} does not report its load; set max_concurrency instead`;
       throw new FloeError('unsupported', message, { engine_id: id, field: 'adaptive_concurrency' });
     }

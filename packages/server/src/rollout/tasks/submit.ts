@@ -77,7 +77,8 @@ export async function insertTask(
   digest: string,
 ): Promise<string[]> {
   const { context, tables } = transaction;
-  const memoryMb = sessionMemoryMb(request);
+  const { runtime, evaluator } = request;
+  const memoryMb = sessionMemoryMb(runtime, evaluator !== null && context.usesFreshRuntime(evaluator));
   await context.nodeSizes.refuseOversized(tables, request.runtime, memoryMb);
   const nowMs = context.time.nowMs();
   const createdAt = isoNow(context.clock);

@@ -6,7 +6,6 @@ import {
   type RolloutStatus,
   runtimeSpecSchema,
   type TaskRequestInput,
-  taskRequestSchema,
 } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -37,7 +36,7 @@ function needing(mb: number, fields: Partial<TaskRequestInput> = {}): TaskReques
 }
 
 const memoryOf = (leases: readonly Lease[]): number =>
-  leases.reduce((sum, lease) => sum + sessionMemoryMb(lease.task), 0);
+  leases.reduce((sum, lease) => sum + sessionMemoryMb(lease.task.runtime, false), 0);
 
 const orderOf = (leases: readonly Lease[]): string[] =>
   leases.map(({ task_id, sample_index }) => `${task_id}.${sample_index}`);
@@ -183,38 +182,35 @@ describe('a session that needs much memory', () => {
 
 describe('the memory that a session needs', () => {
   const runtime = runtimeSpecSchema.parse({ memory_mb: 1000, storage_mb: 100 });
-  const multi = (evaluator: unknown) => ({ strategy: 'multi', config: { evaluators: [{ name: 'a', evaluator }] } });
-  const tests = { strategy: 'test_on_output' };
-  const twoFresh = {
-    strategy: 'multi',
-    config: { evaluators: ['a', 'b'].map((name) => ({ name, evaluator: tests })) },
-  };
-  const evaluator = (fields: object) => taskRequestSchema.parse(task({ evaluator: fields as never })).evaluator;
 
-  it.each([
-    ['one sandbox without an evaluator', null, 1100],
-    ['one sandbox when it is graded in place', { strategy: 'session_completed' }, 1100],
-    ['the files of a second sandbox when it is graded in a fresh runtime', { strategy: 'test_on_output' }, 1200],
-    ['one sandbox when the task refuses a fresh runtime', { strategy: 'test_on_output', refresh_runtime: false }, 1100],
-    ['a second sandbox that the task requests', { strategy: 'session_completed', refresh_runtime: true }, 1200],
-    ['one sandbox when several evaluators all grade in place', multi({ strategy: 'session_completed' }), 1100],
-    ['a second sandbox when one of several evaluators uses it', multi({ strategy: 'test_on_output' }), 1200],
-    ['two sandboxes when several evaluators use fresh runtimes', twoFresh, 1200],
-    ['a second sandbox when one of several evaluators cannot be read', multi('none'), 1200],
-  ])('is that of %s', (_, fields, mb) => {
-    expect(sessionMemoryMb({ runtime, evaluator: fields === null ? null : evaluator(fields) })).toBe(mb);
+  it('is that of one sandbox, and of the files of a second one where the evaluator uses a fresh runtime', () => {
+    expect([sessionMemoryMb(runtime, false), sessionMemoryMb(runtime, true)]).toEqual([1100, 1200]);
   });
 
   it('includes the limits of the fresh runtime where the task replaces them', () => {
-    const graded = evaluator({ strategy: 'test_on_output' });
     const withLimits = (memory_mb: number) => ({ ...runtime, eval_overrides: { memory_mb, storage_mb: 50 } });
-    expect(sessionMemoryMb({ runtime: withLimits(3000), evaluator: graded })).toBe(3150);
-    expect(sessionMemoryMb({ runtime: withLimits(500), evaluator: graded })).toBe(1150);
-    expect(sessionMemoryMb({ runtime: withLimits(3000), evaluator: null })).toBe(1100);
-    expect(sessionMemoryMb({ runtime: { ...withLimits(3000), backend: 'docker' }, evaluator: graded })).toBe(3000);
+    expect(sessionMemoryMb(withLimits(3000), true)).toBe(3150);
+    expect(sessionMemoryMb(withLimits(500), true)).toBe(1150);
+    expect(sessionMemoryMb(withLimits(3000), false)).toBe(1100);
+    expect(sessionMemoryMb({ ...withLimits(3000), backend: 'docker' }, true)).toBe(3000);
   });
 
   it('is that of the default limits when the task has no runtime', () => {
-    expect(sessionMemoryMb({ runtime: null, evaluator: null })).toBe(4096 + 1024);
+    expect(sessionMemoryMb(null, false)).toBe(4096 + 1024);
+  });
+
+  it.each([
+    ['graded', 1200],
+    ['in_place', 1100],
+  ])('is what the server counts for the evaluator %s', async (strategy, mb) => {
+    await bench.dispose();
+    bench = await Workbench.create(new VirtualClock());
+    running = await bench.server({}, { usesFreshRuntime: (spec) => spec.strategy === 'graded' });
+    caller = new Caller(running.server);
+    await register('n1', 10 * GIB);
+    await caller.submit(task({ runtime: { memory_mb: 1000, storage_mb: 100 }, evaluator: { strategy } }));
+    expect(await caller.lease('n1', 1)).toHaveLength(1);
+    const node = (await caller.call<NodeInfo>('GET', '/nodes/n1')).body;
+    expect(node).toMatchObject({ leased_memory_mb: mb });
   });
 });
