@@ -152,7 +152,7 @@ function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
     }),
     harnesses: new Map([['shell', shellHarness]]),
     harnessInstallDir: async () => null,
-    evaluators: { names: () => [evaluator.name], check: () => {}, get: () => evaluator },
+    evaluators: { names: () => [evaluator.name], check: () => {}, get: () => evaluator, usesFreshRuntime: () => false },
     egressHosts: [],
     sockets,
     prewarmed: new PrewarmedRuntimes({

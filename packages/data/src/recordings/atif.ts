@@ -1,73 +1,13 @@
 import { readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { FloeError, isRecord, parseAs, parseJson } from '@floe-rl/core';
-import {
-  type ChatMessage,
-  type ChatTool,
-  type Content,
-  chatToolSchema,
-  type Outcome,
-  outcomeSchema,
-} from '@floe-rl/core/schema';
+import { type ChatMessage, type ChatTool, chatToolSchema, type Outcome, outcomeSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
+import { type AtifDocument, type AtifStep, atifDocumentSchema } from '../atif/document.ts';
+import { messageOf, observationsOf } from '../atif/steps.ts';
 import { type Conversation, type RecordedCall, UNKNOWN_CAPTURE } from './calls.ts';
 import { foreignRecording, timeOf } from './foreign.ts';
 import type { Recording, RecordingReader, RecordingSource } from './recording.ts';
-
-/** Fields of ATIF up to version 1.8, as in `harbor/models/trajectories` of Harbor 0.26.0. Other fields are ignored. */
-const partSchema = z.object({
-  type: z.string(),
-  text: z.string().nullish(),
-  source: z.object({ path: z.string() }).nullish(),
-});
-const contentSchema = z.union([z.string(), z.array(partSchema)]);
-
-const stepSchema = z.object({
-  timestamp: z.string().nullish(),
-  source: z.enum(['system', 'user', 'agent']),
-  model_name: z.string().nullish(),
-  message: contentSchema,
-  reasoning_content: z.string().nullish(),
-  tool_calls: z
-    .array(
-      z.object({ tool_call_id: z.string(), function_name: z.string(), arguments: z.record(z.string(), z.unknown()) }),
-    )
-    .nullish(),
-  observation: z
-    .object({
-      results: z.array(z.object({ source_call_id: z.string().nullish(), content: contentSchema.nullish() })),
-    })
-    .nullish(),
-  metrics: z
-    .object({
-      prompt_tokens: z.int().nullish(),
-      completion_tokens: z.int().nullish(),
-      cached_tokens: z.int().nullish(),
-      prompt_token_ids: z.array(z.int()).nullish(),
-      completion_token_ids: z.array(z.int()).nullish(),
-      logprobs: z.array(z.number()).nullish(),
-    })
-    .nullish(),
-  is_copied_context: z.boolean().nullish(),
-  llm_call_count: z.int().nullish(),
-});
-type Step = z.output<typeof stepSchema>;
-
-const documentSchema = z.object({
-  schema_version: z.string(),
-  session_id: z.string().nullish(),
-  trajectory_id: z.string().nullish(),
-  agent: z.object({
-    name: z.string(),
-    version: z.string().nullish(),
-    model_name: z.string().nullish(),
-    tool_definitions: z.array(z.unknown()).nullish(),
-  }),
-  steps: z.array(stepSchema),
-  extra: z.record(z.string(), z.unknown()).nullish(),
-  subagent_trajectories: z.array(z.unknown()).nullish(),
-});
-type Document = z.output<typeof documentSchema>;
 
 /** What Harbor keeps of a trial beside the trajectory, in `result.json` of its folder. */
 const trialSchema = z.object({
@@ -84,11 +24,11 @@ export const ATIF_READER: RecordingReader = {
   format: 'atif',
   read: (value, source) => {
     if (!isRecord(value) || !String(value.schema_version ?? '').startsWith('ATIF-')) return null;
-    return [recordingOf(parseAs(documentSchema, value, source.where), source)];
+    return [recordingOf(parseAs(atifDocumentSchema, value, source.where), source)];
   },
 };
 
-function recordingOf(document: Document, source: RecordingSource): Recording {
+function recordingOf(document: AtifDocument, source: RecordingSource): Recording {
   const { agent, extra } = document;
   const trial = trialOf(source.file);
   const name = basename(source.file, '.json');
@@ -162,7 +102,7 @@ function lacksOf(conversations: readonly Conversation[], reward: number | null):
 
 /** Returns the conversation of a document and those of its sub-agents. */
 function conversationsOf(
-  document: Document,
+  document: AtifDocument,
   source: RecordingSource,
   atMs: number,
   thread: string,
@@ -177,7 +117,7 @@ function conversationsOf(
     calls: callsOf(document, thread, atMs),
   };
   const others = (embedded ?? []).flatMap((value, index) => {
-    const inner = parseAs(documentSchema, value, source.where, `subagent_trajectories.${index}`);
+    const inner = parseAs(atifDocumentSchema, value, source.where, `subagent_trajectories.${index}`);
     const name = inner.trajectory_id ?? `${thread}.${index}`;
     if (ids.has(name))
       throw new FloeError('schema_violation', `${source.where}: two sub-agents have the id ${name}`, {});
@@ -192,12 +132,12 @@ function toolOf(value: unknown): ChatTool[] {
   return tool.success ? [tool.data] : [];
 }
 
-function callsOf({ steps, agent }: Document, thread: string, atMs: number): RecordedCall[] {
+function callsOf({ steps, agent }: AtifDocument, thread: string, atMs: number): RecordedCall[] {
   const calls: RecordedCall[] = [];
   let messages: ChatMessage[] = [];
   let ids: readonly number[] = [];
   steps.forEach((step, index) => {
-    const message = chatMessageOf(step);
+    const message = messageOf(step);
     if (message.role === 'assistant' && step.is_copied_context !== true && step.llm_call_count !== 0) {
       const tokens = tokensOf(step, ids);
       ids = tokens === null ? [] : [...ids, ...tokens.between, ...tokens.response_ids];
@@ -221,47 +161,7 @@ function callsOf({ steps, agent }: Document, thread: string, atMs: number): Reco
   return calls;
 }
 
-function chatMessageOf(step: Step): ChatMessage {
-  const content = contentOf(step.message);
-  if (step.source !== 'agent') return { role: step.source, content };
-  const calls = (step.tool_calls ?? []).map(({ tool_call_id: id, function_name: name, arguments: args }) => ({
-    id,
-    type: 'function' as const,
-    function: { name, arguments: JSON.stringify(args) },
-  }));
-  return {
-    role: 'assistant',
-    content: textWithImageUrls(content),
-    ...(step.reasoning_content == null ? {} : { reasoning_content: step.reasoning_content }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls }),
-  };
-}
-
-/** Results of tool calls are messages of tools; what else the agent observed is shown as a message of the user. */
-function observationsOf({ observation }: Step): ChatMessage[] {
-  return (observation?.results ?? []).map(({ source_call_id: id, content }) =>
-    id == null
-      ? { role: 'user', content: contentOf(content ?? '') }
-      : { role: 'tool', tool_call_id: id, content: contentOf(content ?? '') },
-  );
-}
-
-function contentOf(content: z.output<typeof contentSchema>): Content {
-  if (typeof content === 'string') return content;
-  return content.map(({ type, text, source }) =>
-    type === 'image'
-      ? { type: 'image_url', image_url: { url: source?.path ?? '' } }
-      : { type: 'text', text: text ?? `[${type} at ${source?.path ?? 'unknown'}]` },
-  );
-}
-
-function textWithImageUrls(content: Content): string {
-  return typeof content === 'string'
-    ? content
-    : content.map((part) => (part.type === 'text' ? part.text : `[image at ${part.image_url.url}]`)).join('');
-}
-
-function usageOf({ metrics }: Step): RecordedCall['usage'] {
+function usageOf({ metrics }: AtifStep): RecordedCall['usage'] {
   if (metrics?.prompt_tokens == null || metrics.completion_tokens == null) return null;
   return {
     prompt_tokens: metrics.prompt_tokens,
@@ -271,7 +171,7 @@ function usageOf({ metrics }: Step): RecordedCall['usage'] {
 }
 
 /** Returns the tokens of a step. The prompt is kept where it continues the ids of the call before. */
-function tokensOf({ metrics }: Step, before: readonly number[]): RecordedCall['tokens'] {
+function tokensOf({ metrics }: AtifStep, before: readonly number[]): RecordedCall['tokens'] {
   const ids = metrics?.completion_token_ids;
   if (ids == null) return null;
   const prompt = metrics?.prompt_token_ids ?? [];

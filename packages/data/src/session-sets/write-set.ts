@@ -1,7 +1,7 @@
 import { FloeError, wellFormedJson } from '@floe-rl/core';
+import { atifFiles } from '../atif/writer.ts';
 import { type Condition, isAccepted } from '../generation/acceptance-conditions.ts';
 import { AcceptanceTable } from './acceptance.ts';
-import { atifFiles } from './atif.ts';
 import { datasetCard } from './card.ts';
 import {
   type JudgedRow,

@@ -160,6 +160,7 @@ export function bench(parts: BenchParts = {}): Bench {
     harnessInstallDir: async () => null,
     evaluators: {
       names: () => ['fake'],
+      usesFreshRuntime: ({ refresh_runtime }) => refresh_runtime === true,
       check: parts.checkEvaluator ?? (() => {}),
       get: () => ({
         name: 'fake',

@@ -1,8 +1,8 @@
 import type { ChatMessage } from '@floe-rl/core/schema';
 import { describe, expect, it } from 'vitest';
-import { atifFiles } from '../../src/session-sets/atif.ts';
+import { atifFiles } from '../../src/atif/writer.ts';
 import { traceOf } from '../generation/results.ts';
-import { dialogue, setRow } from './sets.ts';
+import { dialogue, setRow } from '../session-sets/sets.ts';
 
 const call = (id: string, text: string): ChatMessage => ({
   role: 'assistant',

@@ -1,28 +1,28 @@
-import { isRecord } from '@floe-rl/core';
-import type { ChatMessage, Content, Trace } from '@floe-rl/core/schema';
+import type { SessionResult, Trace } from '@floe-rl/core/schema';
 import { maskRuns } from '../trainers/sequence.ts';
-import type { SetRow } from './set-row.ts';
+import { ATIF_VERSION, type AtifDocument, type AtifResult, type AtifStep } from './document.ts';
+import { resultOf, stepOf } from './steps.ts';
 
-/** The version of Harbor's Agent Trajectory Interchange Format in which sessions are written. */
-const ATIF_VERSION = 'ATIF-v1.7';
-
-type Step = {
-  readonly source: 'system' | 'user' | 'agent';
-  readonly message: string | object[];
-  readonly reasoning_content?: string;
-  readonly tool_calls?: readonly { readonly tool_call_id: string }[];
-  readonly observation?: { readonly results: object[] };
-  readonly metrics?: object;
+/** What is written of an ended session. */
+type WrittenSession = Pick<
+  SessionResult,
+  'session_id' | 'task_id' | 'sample_index' | 'outcome' | 'reward' | 'reward_components'
+> & {
+  readonly origin: { readonly agent: string | null; readonly harness: string } | null;
+  readonly trajectory: {
+    readonly traces: readonly Trace[];
+    readonly images?: Readonly<Record<string, string>> | undefined;
+  } | null;
 };
 
 /** A file of a session in ATIF. */
-export type AtifFile = { readonly name: string; readonly trajectory: object };
+export type AtifFile = { readonly name: string; readonly trajectory: AtifDocument };
 
 /**
  * Returns the files of a session: one for each trace of the main agent, of which each names its continuation. Other traces, such as those of
  * sub-agents, are embedded in the first. A session without such traces has no file.
  */
-export function atifFiles(row: SetRow): AtifFile[] {
+export function atifFiles(row: WrittenSession): AtifFile[] {
   const traces = row.trajectory?.traces ?? [];
   const segments = traces.filter(isMain);
   const others = traces.filter((trace) => !isMain(trace));
@@ -37,11 +37,11 @@ function isMain({ metadata }: Trace): boolean {
   return (metadata.call_kind ?? 'main') === 'main' && metadata.auxiliary !== true;
 }
 
-function fileName({ session_id }: SetRow, segment: number): string {
+function fileName({ session_id }: WrittenSession, segment: number): string {
   return segment === 0 ? `${session_id}.json` : `${session_id}.${segment + 1}.json`;
 }
 
-function documentOf(row: SetRow): (trace: Trace) => object {
+function documentOf(row: WrittenSession): (trace: Trace) => AtifDocument {
   const { origin, outcome, reward, reward_components, task_id, sample_index } = row;
   const images = Object.fromEntries(
     Object.entries(row.trajectory?.images ?? {}).map(([reference, place]) => [reference, placeFrom(place)]),
@@ -73,16 +73,16 @@ function documentOf(row: SetRow): (trace: Trace) => object {
  * Returns the messages of a trace as steps. Results of tools belong to the step that called them. Replies have their tokens where the trace
  * trains all of them, because the runs of trained tokens then are the replies.
  */
-function stepsOf(trace: Trace, images: Readonly<Record<string, string>>): Step[] {
+function stepsOf(trace: Trace, images: Readonly<Record<string, string>>): AtifStep[] {
   const messages = [...trace.prompt_messages, ...trace.response_messages];
   const runs = maskRuns(Uint8Array.from(trace.loss_mask)).filter((run) => run.trained);
   const replies = trace.response_messages.filter(({ role }) => role === 'assistant').length;
-  const steps: Step[] = [];
+  const steps: AtifStep[] = [];
   let reply = 0;
   for (const [index, message] of messages.entries()) {
     const results = message.role === 'tool' ? resultsAt(steps, message.tool_call_id) : null;
     if (message.role === 'tool' && results !== null) {
-      results.push({ source_call_id: message.tool_call_id, content: contentOf(message.content, images) });
+      results.push(resultOf(message.tool_call_id, message.content, images));
       continue;
     }
     const isReply = message.role === 'assistant' && index >= trace.prompt_messages.length;
@@ -94,7 +94,7 @@ function stepsOf(trace: Trace, images: Readonly<Record<string, string>>): Step[]
 }
 
 /** Returns the list of results of the last step, when it made the call and its results are next; `null` otherwise. */
-function resultsAt(steps: Step[], callId: string): object[] | null {
+function resultsAt(steps: AtifStep[], callId: string): AtifResult[] | null {
   const last = steps.at(-1);
   if (last?.tool_calls?.some((call) => call.tool_call_id === callId) !== true) return null;
   const results = last.observation?.results ?? [];
@@ -102,36 +102,11 @@ function resultsAt(steps: Step[], callId: string): object[] | null {
   return results;
 }
 
-function stepOf(message: ChatMessage, images: Readonly<Record<string, string>>): Step {
-  if (message.role !== 'assistant') {
-    // The result of a call that no step made is shown as a message: ATIF has no other place for it.
-    return { source: message.role === 'system' ? 'system' : 'user', message: contentOf(message.content, images) };
-  }
-  const calls = (message.tool_calls ?? []).map(({ id, function: { name, arguments: text } }) => ({
-    tool_call_id: id,
-    function_name: name,
-    ...argumentsOf(text),
-  }));
-  return {
-    source: 'agent',
-    message: message.content ?? '',
-    ...(message.reasoning_content === undefined ? {} : { reasoning_content: message.reasoning_content }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls }),
-  };
-}
-
-/** Returns the arguments of a call as the object that ATIF requires, and the sampled text where it is no JSON object. */
-function argumentsOf(text: string): object {
-  try {
-    const value: unknown = JSON.parse(text);
-    if (isRecord(value)) return { arguments: value };
-  } catch {
-    // The policy sampled something else than JSON.
-  }
-  return { arguments: {}, extra: { sampled_arguments: text } };
-}
-
-function metricsOf({ prompt_ids, response_ids, response_logprobs }: Trace, start: number, end: number): object {
+function metricsOf(
+  { prompt_ids, response_ids, response_logprobs }: Trace,
+  start: number,
+  end: number,
+): AtifStep['metrics'] {
   return {
     prompt_tokens: prompt_ids.length + start,
     completion_tokens: end - start,
@@ -140,27 +115,7 @@ function metricsOf({ prompt_ids, response_ids, response_logprobs }: Trace, start
   };
 }
 
-function contentOf(content: Content, images: Readonly<Record<string, string>>): string | object[] {
-  if (typeof content === 'string') return content;
-  return content.map((part) => {
-    if (part.type === 'text') return part;
-    const place = images[part.image_url.url] ?? part.image_url.url;
-    return { type: 'image', source: { media_type: mediaType(place), path: place } };
-  });
-}
-
 /** Returns the place of an image as seen from a file in `data/SPLIT/`. */
 function placeFrom(place: string): string {
   return place.startsWith('images/') ? `../../${place}` : place;
-}
-
-const MEDIA_TYPES: Readonly<Record<string, string>> = {
-  jpeg: 'image/jpeg',
-  jpg: 'image/jpeg',
-  gif: 'image/gif',
-  webp: 'image/webp',
-};
-
-function mediaType(place: string): string {
-  return MEDIA_TYPES[/\.(\w+)$/.exec(place)?.[1]?.toLowerCase() ?? ''] ?? 'image/png';
 }
