@@ -32,7 +32,7 @@ export function resultOf(callId: string, content: Content, images: Images): Atif
 }
 
 /** Returns the message of a step. */
-export function messageOf(step: AtifStep): ChatMessage {
+export function chatMessageOf(step: AtifStep): ChatMessage {
   const content = fromAtif(step.message);
   if (step.source !== 'agent') return { role: step.source, content };
   const calls = (step.tool_calls ?? []).map(({ tool_call_id: id, function_name: name, arguments: args, extra }) => ({

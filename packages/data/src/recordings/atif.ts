@@ -4,7 +4,7 @@ import { FloeError, isRecord, parseAs, parseJson } from '@floe-rl/core';
 import { type ChatMessage, type ChatTool, chatToolSchema, type Outcome, outcomeSchema } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { type AtifDocument, type AtifStep, atifDocumentSchema } from '../atif/document.ts';
-import { messageOf, observationsOf } from '../atif/steps.ts';
+import { chatMessageOf, observationsOf } from '../atif/steps.ts';
 import { type Conversation, type RecordedCall, UNKNOWN_CAPTURE } from './calls.ts';
 import { foreignRecording, timeOf } from './foreign.ts';
 import type { Recording, RecordingReader, RecordingSource } from './recording.ts';
@@ -137,7 +137,7 @@ function callsOf({ steps, agent }: AtifDocument, thread: string, atMs: number): 
   let messages: ChatMessage[] = [];
   let ids: readonly number[] = [];
   steps.forEach((step, index) => {
-    const message = messageOf(step);
+    const message = chatMessageOf(step);
     if (message.role === 'assistant' && step.is_copied_context !== true && step.llm_call_count !== 0) {
       const tokens = tokensOf(step, ids);
       ids = tokens === null ? [] : [...ids, ...tokens.between, ...tokens.response_ids];

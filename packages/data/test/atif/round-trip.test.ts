@@ -75,7 +75,7 @@ describe('a session that is written in ATIF and read again', () => {
   it('has its ids, log-probabilities, number of tokens, reward and outcome', () => {
     const response: ChatMessage[] = [
       last,
-      { role: 'user', content: 'Go on.' },
+      { role: 'user', content: 'Continue.' },
       { role: 'assistant', content: 'More.' },
     ];
     const tokens = { response_ids: [3, 4, 5, 6], loss_mask: [1, 1, 0, 1], response_logprobs: [-1, -0.5, 0, -2] };

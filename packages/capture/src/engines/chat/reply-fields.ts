@@ -84,14 +84,14 @@ export function thinkingOf({ reasoning, reasoning_content }: Texts): string {
 }
 
 /** Returns the text. A refusal is also text that the model sampled, but it has its own field. */
-export function textOf({ content, refusal }: Texts): string {
+export function sampledTextOf({ content, refusal }: Texts): string {
   return content || refusal || '';
 }
 
 /** Converts the message of a chat completion to floe's form. */
 export function messageFrom(message: Message): AssistantMessage {
   const calls = toolCallsFrom(message.tool_calls);
-  return assistantMessage(contentWithCalls(textOf(message), calls), thinkingOf(message), calls);
+  return assistantMessage(contentWithCalls(sampledTextOf(message), calls), thinkingOf(message), calls);
 }
 
 type Stops = {

@@ -5,7 +5,7 @@ import type { ReplyListener } from '../engine.ts';
 import { lostIdsError, type ReplyFields } from './checked-reply.ts';
 import { EventSplitter, STREAM_END } from './event-stream.ts';
 import { MessageBuilder } from './messages.ts';
-import { type CallDelta, type Delta, reportedStop, textOf, thinkingOf } from './reply-fields.ts';
+import { type CallDelta, type Delta, reportedStop, sampledTextOf, thinkingOf } from './reply-fields.ts';
 import type { IdScanner, ScannedIds } from './reply-scan.ts';
 import {
   abortedBeforeFirstToken,
@@ -257,7 +257,7 @@ export class StreamReader<Schema extends z.ZodType<ForeignChunk>> {
 
   private takeDelta(delta: Delta): void {
     this.builder.addReasoning(thinkingOf(delta));
-    this.builder.addText(textOf(delta));
+    this.builder.addText(sampledTextOf(delta));
     if (delta.tool_calls) for (const piece of delta.tool_calls) this.takeCall(piece);
   }
 
@@ -276,7 +276,7 @@ export class StreamReader<Schema extends z.ZodType<ForeignChunk>> {
     if (token_ids?.length) throw invalidReply('token_ids come after the finish chunk');
     if (logprobs?.content?.length) throw invalidReply('logprobs come after the finish chunk');
     if (!delta) return;
-    const hasContent = textOf(delta) !== '' || thinkingOf(delta) !== '' || delta.tool_calls?.length;
+    const hasContent = sampledTextOf(delta) !== '' || thinkingOf(delta) !== '' || delta.tool_calls?.length;
     if (hasContent) throw invalidReply('content comes after the finish chunk');
   }
 }

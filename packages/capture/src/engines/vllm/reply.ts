@@ -10,8 +10,8 @@ import {
   messageSchema,
   replyFields,
   reportedStop,
+  sampledTextOf,
   textFields,
-  textOf,
   thinkingOf,
   tokenChoiceFields,
 } from '../chat/reply-fields.ts';
@@ -116,7 +116,7 @@ export function parseDerendered(body: Buffer, context: ReplyContext, idCount: nu
     throw invalidReply(`the derendered message is of ${counted} ids, not of the ${idCount} that were sent`);
   }
   const { message } = reply.choices[0];
-  return assistantMessage(textOf(message), thinkingOf(message), toolCallsFrom(message.tool_calls));
+  return assistantMessage(sampledTextOf(message), thinkingOf(message), toolCallsFrom(message.tool_calls));
 }
 
 const derenderedChunkSchema = z.looseObject({
@@ -136,5 +136,5 @@ export function parseDerenderedChunk(body: Buffer, context: ReplyContext): Strea
   const { chunk } = parseWith(derenderedChunkSchema, parseReplyJson(body, null));
   assertOwnReply(chunk, context);
   const { delta } = chunk.choices[0];
-  return { reasoning: thinkingOf(delta), text: textOf(delta), hasCalls: (delta.tool_calls ?? []).length > 0 };
+  return { reasoning: thinkingOf(delta), text: sampledTextOf(delta), hasCalls: (delta.tool_calls ?? []).length > 0 };
 }
