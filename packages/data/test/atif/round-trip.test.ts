@@ -1,4 +1,4 @@
-import { type AssistantMessage, type ChatMessage, chatMessageSchema } from '@floe-rl/core/schema';
+import { type AssistantMessage, type ChatMessage, type Content, chatMessageSchema } from '@floe-rl/core/schema';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { callsOf } from '../../../../dashboard/src/views/session/calls.ts';
@@ -29,10 +29,11 @@ const argumentTexts = fc.oneof(
   fc.dictionary(text, fc.oneof(text, fc.integer(), fc.boolean())).map((value) => JSON.stringify(value)),
   fc.constantFrom('{"a": ', '[1]', '7', ''),
 );
-const image = { type: 'image_url', image_url: { url: 'images/a.jpg' } } as const;
-const question = fc
-  .oneof(text, fc.constant([{ type: 'text' as const, text: 'Look:' }, image]))
-  .map((content): ChatMessage => ({ role: 'user', content }));
+const picture: Content = [
+  { type: 'text', text: 'Look:' },
+  { type: 'image_url', image_url: { url: 'images/a.jpg' } },
+];
+const question = fc.oneof(text, fc.constant(picture)).map((content): ChatMessage => ({ role: 'user', content }));
 
 /** A reply, and the results of its calls. */
 const turn = fc
