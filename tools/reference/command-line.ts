@@ -1,6 +1,9 @@
 import { Command, type Option } from 'commander';
 import { COMMANDS } from '#floe/commands/commands';
 
+/** Number of commands that have an option of the same name, meaning and default, from which on the option is described once for all of them. */
+const SHARED_FROM = 2;
+
 /** Returns the program `floe` with all its commands, to describe it and to check command lines. */
 export async function floeProgram(): Promise<Command> {
   const program = new Command('floe');
@@ -8,43 +11,82 @@ export async function floeProgram(): Promise<Command> {
   return program;
 }
 
-/** Renders docs/cli.md, which lists every command with its arguments and options. */
+/** Renders docs/cli.md, which lists every command with its arguments and options. Options that several commands share are described once. */
 export async function commandLinePage(): Promise<string> {
   const program = await floeProgram();
-  const lines = program.commands.flatMap((command) => commandLines(command, `floe ${command.name()}`));
+  const shared = sharedRows(program);
+  const lines = program.commands.flatMap((command) => commandLines(command, `floe ${command.name()}`, shared));
   return [
     '# Command line',
     '',
     'Generated from the commands by `npm run generate`; `floe COMMAND --help` prints the same. Exit codes are in',
     '[when the first start fails](guides/first-start.md), settings that have no option in [configuration](configuration.md).',
+    '"Shared" lists the options of a command that [shared options](#shared-options) describes.',
     '',
     ...lines,
+    '## Shared options',
+    '',
+    ...table([...shared]),
   ].join('\n');
 }
 
-function commandLines(command: Command, name: string): string[] {
+/**
+ * Returns the rows of the options that several commands share, in the order of their first command. Of options with one name and several
+ * meanings, only the meaning that most commands have is shared, so that a name describes one option.
+ */
+function sharedRows(program: Command): ReadonlySet<string> {
+  const counts = new Map<string, { readonly name: string; count: number }>();
+  const count = (command: Command): void => {
+    for (const option of command.options.filter(({ hidden }) => !hidden)) {
+      const row = optionRow(option);
+      const entry = counts.get(row) ?? { name: nameOf(option), count: 0 };
+      counts.set(row, { ...entry, count: entry.count + 1 });
+    }
+    for (const one of command.commands) count(one);
+  };
+  count(program);
+  const used = new Map<string, string>();
+  for (const [row, entry] of [...counts].sort(([, one], [, other]) => other.count - one.count)) {
+    if (entry.count >= SHARED_FROM && !used.has(entry.name)) used.set(entry.name, row);
+  }
+  const shared = new Set(used.values());
+  return new Set([...counts.keys()].filter((row) => shared.has(row)));
+}
+
+function commandLines(command: Command, name: string, shared: ReadonlySet<string>): string[] {
   const words = command.registeredArguments.map((argument) => {
     const text = argument.variadic ? `${argument.name()}...` : argument.name();
     return argument.required ? `<${text}>` : `[${text}]`;
   });
   const usage = [name, ...words].join(' ');
-  const rows = command.options.filter(({ hidden }) => !hidden).map(optionRow);
-  const table = ['| Option | Meaning | Default |', '|---|---|---|', ...rows, ''];
+  const options = command.options.filter(({ hidden }) => !hidden);
+  const own = options.map(optionRow).filter((row) => !shared.has(row));
+  const others = options.filter((option) => shared.has(optionRow(option))).map((option) => `\`${nameOf(option)}\``);
   return [
     `## ${name}`,
     '',
     ...(words.length === 0 ? [] : [`\`${usage}\``, '']),
     sentence(command.description()),
     '',
-    ...(rows.length === 0 ? [] : table),
-    ...command.commands.flatMap((one) => commandLines(one, `${name} ${one.name()}`)),
+    ...(own.length === 0 ? [] : table(own)),
+    ...(others.length === 0 ? [] : [`Shared: ${others.join(', ')}.`, '']),
+    ...command.commands.flatMap((one) => commandLines(one, `${name} ${one.name()}`, shared)),
   ];
+}
+
+function table(rows: readonly string[]): string[] {
+  return ['| Option | Meaning |', '|---|---|', ...rows, ''];
+}
+
+function nameOf({ long, flags }: Option): string {
+  return long ?? flags;
 }
 
 function optionRow({ flags, description, defaultValue: value, argChoices: choices }: Option): string {
   const hasDefault = value !== undefined && value !== false && !(Array.isArray(value) && value.length === 0);
   const allowed = choices === undefined ? '' : ` (${choices.join(', ')})`;
-  const cells = [`\`${flags}\``, `${description}${allowed}`, hasDefault ? `\`${String(value)}\`` : ''];
+  const byDefault = hasDefault ? ` (default: \`${String(value)}\`)` : '';
+  const cells = [`\`${flags}\``, `${description}${allowed}${byDefault}`];
   return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
 }
 

@@ -14,6 +14,11 @@ const MODULES: Readonly<Record<string, Readonly<Record<string, readonly string[]
   'floe.episode': { episode: ['Episode'] },
 };
 
+/** Parameters that several methods of batches have, which the page lists once. */
+const RECORDS =
+  'format: FormatName | None = None, advantages: AdvantageMethod | None = None, per_session: bool = False, per_turn: bool = False, ' +
+  'constrained: ConstrainedUse | None = None, options: Mapping[str, Any] | None = None';
+
 /** A class or function, with the methods of a class. Names that begin with `_` are left out, except `__init__`. */
 type Definition = {
   readonly signature: string;
@@ -38,22 +43,27 @@ export function pythonPage(): string {
     '# Python reference',
     '',
     'Generated from the sources of the package `floe-rl` by `npm run generate`; [from Python](python.md) explains them. `floe.AsyncClient` has the methods of',
-    '`floe.Client` as coroutines. Methods of `BatchCalls` and `EngineCalls` are methods of both clients.',
+    '`floe.Client` as coroutines. Methods of `BatchCalls` and `EngineCalls` are methods of both clients. `**records` stands for the keyword arguments',
+    `\`${RECORDS}\`.`,
     '',
     ...parts,
   ].join('\n');
 }
 
 function definitionLines({ signature, name, about, isMethod }: Definition): string[] {
-  return [
-    `${isMethod ? '####' : '###'} \`${name}\``,
-    '',
-    '```text',
-    signature,
-    '```',
-    '',
-    ...(about === '' ? [] : [about, '']),
-  ];
+  if (isMethod) return [`- \`${signature}\`${about === '' ? '' : `: ${about.replaceAll(/\s+/g, ' ')}`}`, ''];
+  return [`### \`${name}\``, '', '```text', signature, '```', '', ...(about === '' ? [] : [about, ''])];
+}
+
+/** Returns a method's signature on one line, with the name of its class, without `def` and `self`. */
+function methodSignature(signature: string, owner: string): string {
+  return signature
+    .replaceAll(/\s+/g, ' ')
+    .replace(/^(?:async )?def (\w+)/, `${owner}.$1`)
+    .replace(/\(\s*self(?:,\s*)?/, '(')
+    .replace(/,? \)/, ')')
+    .replace('( ', '(')
+    .replace(RECORDS, '**records');
 }
 
 function definitionsOf(source: string): Definition[] {
@@ -66,9 +76,13 @@ function definitionsOf(source: string): Definition[] {
     if (indent === '') owner = kind === 'class' && !name.startsWith('_') ? name : null;
     if ((name.startsWith('_') && name !== '__init__') || (indent !== '' && owner === null)) continue;
     const end = lines.findIndex((one, at) => at >= index && /:(?:\s*#.*)?$/.test(one));
-    const signature = lines.slice(index, end + 1).map((one) => one.slice(indent.length));
+    const signature = lines
+      .slice(index, end + 1)
+      .map((one) => one.slice(indent.length))
+      .join('\n')
+      .replace(/:$/, '');
     definitions.push({
-      signature: signature.join('\n').replace(/:$/, ''),
+      signature: owner === null || indent === '' ? signature : methodSignature(signature, owner),
       name: indent === '' ? name : `${owner}.${name}`,
       about: docStringAfter(lines, end + 1),
       isMethod: indent !== '',

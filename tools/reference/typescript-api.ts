@@ -23,17 +23,22 @@ export function typescriptPage(): string {
     '# TypeScript reference',
     '',
     'Generated from the declarations of `floe/client` by `npm run generate`. The package `@floe-rl/client` exports the same. Types of tasks and results are',
-    'in `floe/schema`; [openapi.json](openapi.json) has their fields.',
+    'in `floe/schema`; [openapi.json](openapi.json) has their fields. `signal` is an `AbortSignal`.',
     '',
-    ...exported.flatMap((entry) => [
-      ...entryLines(entry, '##'),
-      ...entry.members.flatMap((one) => entryLines(one, '###')),
-    ]),
+    ...exported.flatMap((entry) => [...entryLines(entry), ...entry.members.flatMap(memberLines)]),
   ].join('\n');
 }
 
-function entryLines({ name, code, about }: Entry, level: string): string[] {
-  return [`${level} \`${name}\``, '', ...(about === '' ? [] : [about, '']), '```text', code, '```', ''];
+function memberLines({ code, about }: Entry): string[] {
+  const signature = code
+    .replaceAll(/\s+/g, ' ')
+    .replace(/;$/, '')
+    .replace(/signal\?: AbortSignal\)/, 'signal?)');
+  return [`- \`${signature}\`${about === '' ? '' : `: ${about.replaceAll(/\s+/g, ' ')}`}`, ''];
+}
+
+function entryLines({ name, code, about }: Entry): string[] {
+  return [`## \`${name}\``, '', ...(about === '' ? [] : [about, '']), '```text', code, '```', ''];
 }
 
 /** Returns the exported declarations of a file with their comments. The members of a class are entries of their own. */

@@ -85,6 +85,7 @@ export function configurationPage(): string {
     '',
     'One file may serve servers and nodes: each reads its part. Other keys are refused, with their path. Addresses, secrets and TLS are',
     'options, so that a file can be shown to everybody; `GET /rollout/status` shows the values in force (`limits`). `*` stands for any name.',
+    'Keys that may be null are null by default, unless another default is given.',
     '',
     ...keyTable(configFileSchema),
     '',

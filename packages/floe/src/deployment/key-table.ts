@@ -15,12 +15,13 @@ type JsonSchema = {
 };
 
 /**
- * Documents the keys of a configuration file as the lines of a Markdown table: path, type, default and meaning. In a path, `[]` stands for
- * every entry of a list and `*` for any name.
+ * Documents the keys of a configuration file as the lines of a Markdown table: path, type with default, and meaning. In a path, `[]` stands
+ * for every entry of a list and `*` for any name. Keys that may be null are null by default, unless the table has another default. A key
+ * without a description has no row when the keys below it have rows.
  */
 export function keyTable(schema: z.ZodType): string[] {
   const json = z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }) as JsonSchema;
-  return ['| Key | Value | Default | Meaning |', '|---|---|---|---|', ...rows(json, '')];
+  return ['| Key | Value | Meaning |', '|---|---|---|', ...rows(json, '')];
 }
 
 function rows(schema: JsonSchema, path: string): string[] {
@@ -28,9 +29,12 @@ function rows(schema: JsonSchema, path: string): string[] {
   return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
     const key = path === '' ? name : `${path}.${name}`;
     const byDefault = required.includes(name) && property.default === undefined ? 'required' : defaultOf(property);
-    const cells = [`\`${key}\``, shapeOf(property), byDefault, property.description ?? ''];
+    const value = [shapeOf(property), ...(byDefault === '' ? [] : [byDefault])].join(', ');
+    const cells = [`\`${key}\``, value, property.description ?? ''];
     // The keys below `job` are left out: they are the same wherever `job` occurs, and the reference documents them once.
-    return [`| ${cells.map(cell).join(' | ')} |`, ...(name === 'job' ? [] : below(property, key))];
+    const children = name === 'job' ? [] : below(property, key);
+    const hasRow = children.length === 0 || property.description !== undefined || byDefault === 'required';
+    return [...(hasRow ? [`| ${cells.map(cell).join(' | ')} |`] : []), ...children];
   });
 }
 
@@ -60,8 +64,8 @@ function shapeOf(schema: JsonSchema): string {
 
 function defaultOf(schema: JsonSchema): string {
   const value = schema.default;
-  if (value === undefined || typeof value === 'object') return value === null ? '`null`' : '';
-  return `\`${String(value)}\``;
+  if (value === undefined || typeof value === 'object') return '';
+  return `default \`${String(value)}\``;
 }
 
 function cell(text: string): string {

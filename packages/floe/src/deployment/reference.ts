@@ -7,7 +7,8 @@ export function clusterReference(): string {
   return [
     '# Keys of topology.yaml and cluster.yaml',
     '',
-    'Generated from `packages/floe/src/deployment/` by `npm run generate`. `[]` means each entry of a list and `*` any name. Other keys are refused.',
+    'Generated from `packages/floe/src/deployment/` by `npm run generate`. `[]` means each entry of a list and `*` any name. Other keys are refused. Keys that may be',
+    'null are null by default, unless another default is given.',
     '[cluster.md](cluster.md) explains how to use the files.',
     '',
     '## topology.yaml',
