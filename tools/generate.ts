@@ -34,9 +34,9 @@ import { tokenizerFile } from './tokenizer/build.ts';
 const ROOT = repositoryRoot();
 
 function errorsPage(): string {
-  const rows = Object.entries(ERROR_TABLE).map(
+  const items = Object.entries(ERROR_TABLE).map(
     ([code, { status, retryable, meaning }]) =>
-      `| \`${code}\` | ${status} | ${retryable ? 'yes' : 'no'} | ${meaning} |`,
+      `- \`${code}\` (${status}${retryable ? ', retryable' : ''}): ${meaning}`,
   );
   return [
     '# Error codes',
@@ -54,9 +54,7 @@ function errorsPage(): string {
     'The command `floe` prints the same codes. It exits with 2 for a code with a status below 500, and with 1 for the others;',
     '[when the first start fails](guides/first-start.md) lists all exit codes.',
     '',
-    '| Code | Status | Retryable | Meaning |',
-    '|---|---|---|---|',
-    ...rows,
+    ...items,
     '',
   ].join('\n');
 }
@@ -78,7 +76,7 @@ function runtimesPage(): string {
 
 function metricsPage(): string {
   const counters = Object.entries(COUNTERS).map(([name, help]) =>
-    row(`floe_server_${name}_total`, 'counter', [], help),
+    item(`floe_server_${name}_total`, 'counter', [], help),
   );
   return [
     '# Metrics',
@@ -86,15 +84,14 @@ function metricsPage(): string {
     'Generated from the registries by `npm run generate`; [observability.md](observability.md) explains how to read them. Both processes',
     "also export prom-client's metrics of a Node process: `process_*` and `nodejs_*`, including the lag of the event loop.",
     '',
-    ...['## Of a rollout server', '', ...metricsTable(new ServerMetrics().registry, counters), ''],
-    ...['## Of a gateway node', '', ...metricsTable(createGatewayMetrics().registry, []), ''],
+    ...['## Of a rollout server', '', ...metricsList(new ServerMetrics().registry, counters), ''],
+    ...['## Of a gateway node', '', ...metricsList(createGatewayMetrics().registry, []), ''],
   ].join('\n');
 }
 
-function metricsTable(registry: Registry, more: readonly string[]): string[] {
+function metricsList(registry: Registry, more: readonly string[]): string[] {
   const own = registry.getMetricsAsArray().filter(({ name }) => name.startsWith('floe_'));
-  const rows = own.map(({ name, type, help }) => row(name, String(type), labelNames(registry, name), help));
-  return ['| Name | Type | Labels | What |', '|---|---|---|---|', ...rows, ...more];
+  return [...own.map(({ name, type, help }) => item(name, String(type), labelNames(registry, name), help)), ...more];
 }
 
 /**
@@ -106,8 +103,9 @@ function labelNames(registry: Registry, name: string): readonly string[] {
   return Array.isArray(metric.labelNames) ? metric.labelNames.map(String) : [];
 }
 
-function row(name: string, type: string, labels: readonly string[], help: string): string {
-  return `| \`${name}\` | ${type} | ${labels.map((label) => `\`${label}\``).join(', ')} | ${help} |`;
+function item(name: string, type: string, labels: readonly string[], help: string): string {
+  const by = labels.length === 0 ? '' : ` by ${labels.map((label) => `\`${label}\``).join(', ')}`;
+  return `- \`${name}\` (${type}${by}): ${help}`;
 }
 
 const files = {

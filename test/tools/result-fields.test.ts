@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { completionRecordSchema } from '../../packages/core/src/schema/completion.ts';
 import { resultFieldsPage } from '../../tools/reference/result-fields.ts';
 
-it('the page on results has each field once in its table, with a value and a meaning', () => {
+it('the page on results has each field once in its list, with a value and a meaning', () => {
   const page = resultFieldsPage();
   const schemas = {
     Result: sessionResultSchema,
@@ -12,10 +12,10 @@ it('the page on results has each field once in its table, with a value and a mea
     'Completion record': completionRecordSchema,
   };
   for (const [title, schema] of Object.entries(schemas)) {
-    const table = page.split(`## ${title}\n`)[1]?.split('\n## ')[0] ?? '';
-    const rows = [...table.matchAll(/^\| `([^`]+)` \| (.+) \| (.+) \|$/gm)].map(([, path = '']) => path);
+    const list = page.split(`## ${title}\n`)[1]?.split('\n## ')[0] ?? '';
+    const rows = [...list.matchAll(/^- `([^`]+)` \((.+)\): (.+)$/gm)].map(([, path = '']) => path);
     expect(rows).toEqual(expect.arrayContaining(Object.keys(schema.shape)));
     expect(new Set(rows).size).toBe(rows.length);
   }
-  expect(page).toContain('| `role` | `system` or `user` or `assistant` or `tool` |');
+  expect(page).toContain('- `role` (`system` or `user` or `assistant` or `tool`): ');
 });

@@ -26,7 +26,8 @@ export async function commandLinePage(): Promise<string> {
     ...lines,
     '## Shared options',
     '',
-    ...table([...shared]),
+    ...shared,
+    '',
   ].join('\n');
 }
 
@@ -63,19 +64,14 @@ function commandLines(command: Command, name: string, shared: ReadonlySet<string
   const own = options.map(optionRow).filter((row) => !shared.has(row));
   const others = options.filter((option) => shared.has(optionRow(option))).map((option) => `\`${nameOf(option)}\``);
   return [
-    `## ${name}`,
+    `## \`${usage}\``,
     '',
-    ...(words.length === 0 ? [] : [`\`${usage}\``, '']),
     sentence(command.description()),
     '',
-    ...(own.length === 0 ? [] : table(own)),
+    ...(own.length === 0 ? [] : [...own, '']),
     ...(others.length === 0 ? [] : [`Shared: ${others.join(', ')}.`, '']),
     ...command.commands.flatMap((one) => commandLines(one, `${name} ${one.name()}`, shared)),
   ];
-}
-
-function table(rows: readonly string[]): string[] {
-  return ['| Option | Meaning |', '|---|---|', ...rows, ''];
 }
 
 function nameOf({ long, flags }: Option): string {
@@ -83,11 +79,10 @@ function nameOf({ long, flags }: Option): string {
 }
 
 function optionRow({ flags, description, defaultValue: value, argChoices: choices }: Option): string {
-  const hasDefault = value !== undefined && value !== false && !(Array.isArray(value) && value.length === 0);
+  const hasDefault = typeof value === 'string' || typeof value === 'number' || value === true;
   const allowed = choices === undefined ? '' : ` (${choices.join(', ')})`;
   const byDefault = hasDefault ? ` (default: \`${String(value)}\`)` : '';
-  const cells = [`\`${flags}\``, `${description}${allowed}${byDefault}`];
-  return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
+  return `- \`${flags}\`: ${description}${allowed}${byDefault}`;
 }
 
 function sentence(text: string): string {

@@ -25,7 +25,7 @@ type JsonSchema = {
   readonly required?: readonly string[];
 };
 
-/** A table of the page. `elsewhere` has the fields whose own fields are described in another place, with a link to it. */
+/** A part of the page. `elsewhere` has the fields whose own fields are described in another place, with a link to it. */
 type Section = {
   readonly title: string;
   readonly about: string;
@@ -95,12 +95,12 @@ const SECTIONS: readonly Section[] = [
 /** Renders docs/result-fields.md. Throws an Error when a field has no meaning, or a meaning has no field. */
 export function resultFieldsPage(): string {
   const used = new Set<string>();
-  const tables = SECTIONS.flatMap((section) => [
+  const lists = SECTIONS.flatMap((section) => [
     `## ${section.title}`,
     '',
     section.about,
     '',
-    ...table(section, used),
+    ...items(section, used),
     '',
   ]);
   const unused = Object.keys(MEANINGS).filter((key) => !used.has(key));
@@ -115,11 +115,11 @@ export function resultFieldsPage(): string {
     'the field may be absent; all others are always there. [Results](results.md) describes how to read them, [outcomes](outcomes.md) what they mean for',
     'training.',
     '',
-    ...tables,
+    ...lists,
   ].join('\n');
 }
 
-function table({ title, schema, elsewhere }: Section, used: Set<string>): string[] {
+function items({ title, schema, elsewhere }: Section, used: Set<string>): string[] {
   const json = z.toJSONSchema(schema, { io: 'output', unrepresentable: 'any' }) as JsonSchema;
   const rows = new Map<string, { shapes: string; meaning: string; readonly isRequired: boolean }>();
   const add = (path: string, field: JsonSchema, isRequired: boolean): void => {
@@ -151,12 +151,10 @@ function table({ title, schema, elsewhere }: Section, used: Set<string>): string
     for (const variant of variantsOf(field)) below(path, variant);
   };
   below('', json);
-  const lines = [...rows].map(([path, { shapes, meaning, isRequired }]) =>
-    [`\`${path}\``, `${shapes}${isRequired ? '' : ', optional'}`, meaning]
-      .map((cell) => cell.replaceAll('|', '\\|'))
-      .join(' | '),
+  return [...rows].map(
+    ([path, { shapes, meaning, isRequired }]) =>
+      `- \`${path}\` (${shapes}${isRequired ? '' : ', optional'}): ${meaning}`,
   );
-  return ['| Field | Value | Meaning |', '|---|---|---|', ...lines.map((line) => `| ${line} |`)];
 }
 
 function variantsOf(schema: JsonSchema): readonly JsonSchema[] {

@@ -23,7 +23,7 @@ export function typescriptPage(): string {
     '# TypeScript reference',
     '',
     'Generated from the declarations of `floe/client` by `npm run generate`. The package `@floe-rl/client` exports the same. Types of tasks and results are',
-    'in `floe/schema`; [openapi.json](openapi.json) has their fields. `signal` is an `AbortSignal`.',
+    'in `floe/schema`; [openapi.json](openapi.json) has their fields. Every options object also takes `signal`, an `AbortSignal`.',
     '',
     ...exported.flatMap((entry) => [...entryLines(entry), ...entry.members.flatMap(memberLines)]),
   ].join('\n');
@@ -56,16 +56,24 @@ function entriesOf(text: string): Entry[] {
       'id' in declaration && declaration.id !== null && 'name' in declaration.id ? declaration.id.name : null;
     if (name === null) return [];
     const about = aboutOf(node.start);
-    const code = text.slice(node.start, node.end).replace(/^export (?:declare )?/, '');
+    const code = shortened(text.slice(node.start, node.end).replace(/^export (?:declare )?/, ''));
     if (declaration.type !== 'ClassDeclaration') return [{ name, code, about, members: [] }];
     const members = declaration.body.body.flatMap((member): Entry[] => {
       if (!('key' in member) || member.key.type !== 'Identifier') return [];
       if ('accessibility' in member && member.accessibility === 'private') return [];
-      const signature = text.slice(member.start, member.end).replaceAll(/^ {4}/gm, '');
+      const signature = shortened(text.slice(member.start, member.end).replaceAll(/^ {4}/gm, ''));
       return [{ name: member.key.name, code: signature, about: aboutOf(member.start), members: [] }];
     });
     return [{ name, code: code.slice(0, code.indexOf('{')).trim(), about, members }];
   });
+}
+
+/** Leaves out what callers need not read: `readonly`, `undefined` beside a `?`, and the abort signal of options, which the page describes once. */
+function shortened(code: string): string {
+  return code
+    .replaceAll(/^ +(?:readonly )?signal\?: AbortSignal;\n/gm, '')
+    .replaceAll('readonly ', '')
+    .replaceAll(' | undefined;', ';');
 }
 
 /** Returns the text of a doc comment: without stars, and with `{@link Name}` as code. */

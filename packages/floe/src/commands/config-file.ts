@@ -3,7 +3,7 @@ import type { PlacedImageSettings } from '@floe-rl/sandbox';
 import { rolloutConfigSchema } from '@floe-rl/server';
 import type { Command } from 'commander';
 import { z } from 'zod';
-import { keyTable } from '../deployment/key-table.ts';
+import { keyList } from '../deployment/key-list.ts';
 import { imageDir } from './home.ts';
 import { readYamlFile } from './yaml-file.ts';
 
@@ -87,7 +87,7 @@ export function configurationPage(): string {
     'options, so that a file can be shown to everybody; `GET /rollout/status` shows the values in force (`limits`). `*` stands for any name.',
     'Keys that may be null are null by default, unless another default is given.',
     '',
-    ...keyTable(configFileSchema),
+    ...keyList(configFileSchema),
     '',
   ].join('\n');
 }

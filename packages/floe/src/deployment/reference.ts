@@ -1,5 +1,5 @@
 import { clusterConfigSchema } from './cluster-config.ts';
-import { keyTable } from './key-table.ts';
+import { keyList } from './key-list.ts';
 import { topologySchema } from './topology.ts';
 
 /** Returns the text of docs/cluster-reference.md: all keys of `topology.yaml` and `cluster.yaml`, derived from their schemas. */
@@ -13,13 +13,13 @@ export function clusterReference(): string {
     '',
     '## topology.yaml',
     '',
-    ...keyTable(topologySchema),
+    ...keyList(topologySchema),
     '',
     '## cluster.yaml',
     '',
     'Each `job` has the keys of `slurm`.',
     '',
-    ...keyTable(clusterConfigSchema),
+    ...keyList(clusterConfigSchema),
     '',
   ].join('\n');
 }

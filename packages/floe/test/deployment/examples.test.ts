@@ -21,8 +21,8 @@ describe('the example files', () => {
 describe('the cluster reference', () => {
   it('lists keys at every depth with their types and defaults', () => {
     const text = clusterReference();
-    expect(text).toContain('| `nodes[].engines[].command` | list of string, required | program and arguments;');
-    expect(text).toContain('| `database(external).url_file` | string, required |');
-    expect(text).toContain('| `server.replicas[].port` | integer, default `8080` |');
+    expect(text).toContain('- `nodes[].engines[].command` (list of string, required): program and arguments;');
+    expect(text).toContain('- `database(external).url_file` (string, required): ');
+    expect(text).toContain('- `server.replicas[].port` (integer, default `8080`)');
   });
 });

@@ -15,26 +15,27 @@ type JsonSchema = {
 };
 
 /**
- * Documents the keys of a configuration file as the lines of a Markdown table: path, type with default, and meaning. In a path, `[]` stands
- * for every entry of a list and `*` for any name. Keys that may be null are null by default, unless the table has another default. A key
- * without a description has no row when the keys below it have rows.
+ * Documents the keys of a configuration file as the items of a Markdown list: path, type with default, and meaning. In a path, `[]` stands
+ * for every entry of a list and `*` for any name. Keys that may be null are null by default, unless the list has another default. A key
+ * without a description has no item when the keys below it have items.
  */
-export function keyTable(schema: z.ZodType): string[] {
+export function keyList(schema: z.ZodType): string[] {
   const json = z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }) as JsonSchema;
-  return ['| Key | Value | Meaning |', '|---|---|---|', ...rows(json, '')];
+  return items(json, '');
 }
 
-function rows(schema: JsonSchema, path: string): string[] {
+function items(schema: JsonSchema, path: string): string[] {
   const required = schema.required ?? [];
   return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
     const key = path === '' ? name : `${path}.${name}`;
     const byDefault = required.includes(name) && property.default === undefined ? 'required' : defaultOf(property);
     const value = [shapeOf(property), ...(byDefault === '' ? [] : [byDefault])].join(', ');
-    const cells = [`\`${key}\``, value, property.description ?? ''];
+    const meaning = (property.description ?? '').replaceAll('\n', ' ');
+    const item = `- \`${key}\` (${value})${meaning === '' ? '' : `: ${meaning}`}`;
     // The keys below `job` are left out: they are the same wherever `job` occurs, and the reference documents them once.
     const children = name === 'job' ? [] : below(property, key);
-    const hasRow = children.length === 0 || property.description !== undefined || byDefault === 'required';
-    return [...(hasRow ? [`| ${cells.map(cell).join(' | ')} |`] : []), ...children];
+    const hasItem = children.length === 0 || property.description !== undefined || byDefault === 'required';
+    return [...(hasItem ? [item] : []), ...children];
   });
 }
 
@@ -42,7 +43,7 @@ function below(schema: JsonSchema, key: string): string[] {
   const { additionalProperties: others } = schema;
   const variants = (schema.oneOf ?? schema.anyOf ?? []).filter((variant) => variant.type !== 'null');
   return [
-    ...rows(schema, key),
+    ...items(schema, key),
     ...(schema.items === undefined ? [] : below(schema.items, `${key}[]`)),
     ...(typeof others === 'object' ? below(others, `${key}.*`) : []),
     ...variants.flatMap((variant) => {
@@ -66,8 +67,4 @@ function defaultOf(schema: JsonSchema): string {
   const value = schema.default;
   if (value === undefined || typeof value === 'object') return '';
   return `default \`${String(value)}\``;
-}
-
-function cell(text: string): string {
-  return text.replaceAll('|', '\\|').replaceAll('\n', ' ');
 }
