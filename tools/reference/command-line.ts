@@ -4,6 +4,9 @@ import { COMMANDS } from '#floe/commands/commands';
 /** Number of commands that have an option of the same name, meaning and default, from which on the option is described once for all of them. */
 const SHARED_FROM = 2;
 
+/** Options of every command that calls a server, which the page names together. */
+const CONNECTION = ['`--url`', '`--token-file`', '`--ca`', '`--json`'];
+
 /** Returns the program `floe` with all its commands, to describe it and to check command lines. */
 export async function floeProgram(): Promise<Command> {
   const program = new Command('floe');
@@ -21,7 +24,8 @@ export async function commandLinePage(): Promise<string> {
     '',
     'Generated from the commands by `npm run generate`; `floe COMMAND --help` prints the same. Exit codes are in',
     '[when the first start fails](guides/first-start.md), settings that have no option in [configuration](configuration.md).',
-    '"Shared" lists the options of a command that [shared options](#shared-options) describes.',
+    '"Shared" lists the options of a command that [shared options](#shared-options) describes; *connection* stands for',
+    `${CONNECTION.join(', ')}.`,
     '',
     ...lines,
     '## Shared options',
@@ -62,7 +66,9 @@ function commandLines(command: Command, name: string, shared: ReadonlySet<string
   const usage = [name, ...words].join(' ');
   const options = command.options.filter(({ hidden }) => !hidden);
   const own = options.map(optionRow).filter((row) => !shared.has(row));
-  const others = options.filter((option) => shared.has(optionRow(option))).map((option) => `\`${nameOf(option)}\``);
+  const names = options.filter((option) => shared.has(optionRow(option))).map((option) => `\`${nameOf(option)}\``);
+  const connects = CONNECTION.every((one) => names.includes(one));
+  const others = connects ? [...names.filter((one) => !CONNECTION.includes(one)), '*connection*'] : names;
   return [
     `## \`${usage}\``,
     '',

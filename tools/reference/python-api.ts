@@ -52,6 +52,7 @@ export function pythonPage(): string {
 
 function definitionLines({ signature, name, about, isMethod }: Definition): string[] {
   if (isMethod) return [`- \`${signature}\`${about === '' ? '' : `: ${about.replaceAll(/\s+/g, ' ')}`}`, ''];
+  if (signature.startsWith('class ')) return [`### \`${signature}\``, '', ...(about === '' ? [] : [about, ''])];
   return [`### \`${name}\``, '', '```text', signature, '```', '', ...(about === '' ? [] : [about, ''])];
 }
 
@@ -63,6 +64,7 @@ function methodSignature(signature: string, owner: string): string {
     .replace(/\(\s*self(?:,\s*)?/, '(')
     .replace(/,? \)/, ')')
     .replace('( ', '(')
+    .replace(/ -> None$/, '')
     .replace(RECORDS, '**records');
 }
 

@@ -23,7 +23,7 @@ export function typescriptPage(): string {
     '# TypeScript reference',
     '',
     'Generated from the declarations of `floe/client` by `npm run generate`. The package `@floe-rl/client` exports the same. Types of tasks and results are',
-    'in `floe/schema`; [openapi.json](openapi.json) has their fields. Every options object also takes `signal`, an `AbortSignal`.',
+    'in `floe/schema`; [openapi.json](openapi.json) has their fields. The options of a call also take `signal`, an `AbortSignal`.',
     '',
     ...exported.flatMap((entry) => [...entryLines(entry), ...entry.members.flatMap(memberLines)]),
   ].join('\n');
