@@ -23,8 +23,8 @@ const tlsFilesSchema = z.strictObject({
 });
 
 /**
- * A secret with which callbacks are signed, in the format of Standard Webhooks: a prefix and the key in base64. The standard requires a key
- * of at least 24 bytes.
+ * A secret for the signatures of callbacks, in the format of Standard Webhooks: a prefix and the key in base64. The standard requires a key of
+ * at least 24 bytes.
  */
 const callbackSecretSchema = z
   .string()

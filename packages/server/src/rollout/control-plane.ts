@@ -92,7 +92,7 @@ export type ControlPlane = {
   sweep(): Promise<void>;
   /** Answers the requests that are held open and ends the background work. The caller must refuse new requests itself. */
   close(): void;
-  /** Stores the service time, by which leases expire. Call it after `close`, once all requests have been answered. */
+  /** Stores the service time, which decides when leases expire. Call it after `close`, once all requests have been answered. */
   finish(): Promise<void>;
 };
 

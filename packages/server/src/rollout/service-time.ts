@@ -4,8 +4,8 @@ import type { Store, StoreTables } from '../store/index.ts';
 /** Interval at which the monotonic clock is read, so that the service time advances even when no operation reads it. */
 const TICK_MS = 500;
 /**
- * Maximum number of milliseconds by which one reading of the monotonic clock can advance the service time. A longer gap means that the
- * process was suspended and could not receive heartbeats.
+ * The most milliseconds that one reading of the monotonic clock can add to the service time. A longer gap means that the process was suspended
+ * and could not receive heartbeats.
  */
 const MAX_STEP_MS = 2 * TICK_MS;
 

@@ -88,7 +88,7 @@ export class Transaction {
   }
 }
 
-/** The message by which a server informs the other servers on the store of a committed transaction. */
+/** The message that informs the other servers on the store of a committed transaction. */
 type Announcement = { readonly events: readonly RolloutEvent[]; readonly topics: readonly Topic[] };
 
 /**

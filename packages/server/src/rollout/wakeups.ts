@@ -82,9 +82,9 @@ export class Wakeups {
   }
 
   /**
-   * Calls `read` immediately and each time that the topic is woken, until `isNews` holds for its value, `waitMs` has passed, `disconnected`
-   * is aborted, or the server closes. Resolves to the latest value. Unlike {@link poll} it does not read once a second: it is for requests
-   * that every node holds open and repeats, so that the next request notices what a lost announcement has hidden.
+   * Calls `read` immediately and each time that the topic is woken. Stops when `isNews` holds for the value, `waitMs` has passed,
+   * `disconnected` is aborted, or the server closes. Resolves to the latest value. Unlike {@link poll}, this method does not read once a
+   * second. It is for requests that every node holds open and repeats: if an announcement is lost, the next request still finds the change.
    */
   async hold<T>(
     topic: Topic,

@@ -67,7 +67,7 @@ export type Measure = {
 
 export type NewFactRow = Omit<FactRow, 'fact_no'> & { readonly measures: readonly Measure[] };
 
-/** Columns of texts by which facts can be selected and summed. */
+/** Columns of texts. Facts can be selected and grouped by them. */
 export type FactTextColumn =
   | 'task_id'
   | 'trainer'
@@ -82,7 +82,7 @@ export type FactTextColumn =
   | 'engine'
   | 'node_id';
 
-/** Columns of numbers by which facts can be selected and ordered. */
+/** Columns of numbers. Facts can be selected and ordered by them. */
 export type FactNumberColumn = 'reward' | 'turns' | 'sampled_tokens' | 'total_ms';
 
 /** By what facts are summed: the values of a column, or the hour in which the session ended. */
@@ -96,7 +96,7 @@ export type FactFilter = {
   readonly usable: boolean | null;
   /** Least and greatest value of a column. A fact without a value does not match. */
   readonly ranges: Readonly<Partial<Record<FactNumberColumn, { readonly min?: number; readonly max?: number }>>>;
-  /** Measures of which the fact must have one, by kind and name; absent for any fact. */
+  /** Kinds and names of measures. The fact must have at least one of these measures; absent for any fact. */
   readonly measures?: readonly Pick<Measure, 'kind' | 'name'>[] | undefined;
   /** Phrases that the indexed words of the session must have, all of them; absent for any session. */
   readonly phrases?: readonly string[] | undefined;
@@ -112,7 +112,7 @@ export type FactFilter = {
  */
 export type FactOrder = { readonly by: 'fact_no' | FactNumberColumn; readonly descending: boolean };
 
-/** Where a page of facts begins: after the fact with this number and this value of the column by which the list is ordered. */
+/** Where a page of facts begins: after the fact with the number `factNo`. `value` is that fact's value in the column that orders the list. */
 export type FactPosition = { readonly factNo: number; readonly value: number | null };
 
 /** Sums over facts. The columns `timed` and `queued` count the facts with a `total_ms` and a `queued_ms`. */
@@ -133,13 +133,13 @@ export type FactSums = {
   readonly sandbox_ms: number;
 };
 
-/** Sums of the measures with one kind, name and bin, over the facts that have the same values in the columns by which they were summed. */
+/** Sums of the measures with one kind, name and bin, over one group of facts. */
 export type MeasureTotals = Measure & Pick<FactTotals, 'by'>;
 
 /** Sums of measures. `isPartial` means that only the newest facts were read. */
 export type MeasureSums = { readonly measures: readonly MeasureTotals[]; readonly isPartial: boolean };
 
-/** Sums over the facts that have the same values in the columns by which they were summed. `hour_ms` is Unix time in milliseconds. */
+/** Sums over one group of facts. `by` has the values of the columns that the facts are grouped by. `hour_ms` is Unix time in milliseconds. */
 export type FactTotals = FactSums & { readonly by: Readonly<Partial<Record<FactGroupColumn, string | number | null>>> };
 
 /** The least and the greatest value of a column, and how many facts have one and have none. `min` and `max` are `null` when none has one. */
@@ -150,7 +150,7 @@ export type FactSpread = {
   readonly without: number;
 };
 
-/** The facts of one task that match a filter. `fact_no` and `ended_ms` are those of the newest. */
+/** The facts of one task that match a filter. `fact_no` and `ended_ms` belong to the newest fact. */
 export type FactGroupRow = Pick<FactRow, 'fact_no' | 'task_id' | 'trainer' | 'harness' | 'source' | 'ended_ms'> & {
   readonly sessions: number;
   readonly usable: number;
@@ -167,8 +167,8 @@ export type FactGroupRow = Pick<FactRow, 'fact_no' | 'task_id' | 'trainer' | 'ha
 export interface FactTable {
   /**
    * Adds the facts of a session that ends in this transaction. Facts become visible to readers in the order of their numbers: once a reader
-   * has seen a number, no smaller one is added. `words` are words in
-   * lower case, separated by spaces, by which the session is found; by default none.
+   * has seen a number, no smaller one is added. `words` are the words that a search finds the session by, in lower case and separated by
+   * spaces. By default there are none.
    */
   add(row: NewFactRow, words?: string): Promise<void>;
   /** Returns at most `limit` facts in the given order, beginning after `after`. */

@@ -47,7 +47,7 @@ export type TaskPatch = Partial<
   >
 >;
 
-/** The amounts by which ended sessions increase the counters of their task. */
+/** The amounts that ended sessions add to the counters of their task. */
 export type EndedCounts = {
   readonly sessions: number;
   readonly rewardSum: number;
@@ -106,8 +106,8 @@ export type SessionPatch = Partial<Omit<SessionRow, 'session_id' | 'task_id' | '
 export type BlobRef = { readonly ref: string; readonly bytes: number };
 
 /**
- * A node's delivery for one epoch of a session: the result that ended the session (`result`), a result after which the session was retried
- * (`retried`), or the partial result of an attempt that lost its lease (`partial`).
+ * A node's delivery for one epoch of a session. `result` is the result that ended the session. `retried` is a result after which the session
+ * was retried. `partial` is the partial result of an attempt that lost its lease.
  */
 export type DeliveryRow = {
   readonly session_id: string;
@@ -377,7 +377,7 @@ export type BatchGroupTotals = Pick<BatchGroupRow, 'state' | 'reason'> & {
 /** A change of a stream's groups of one state and reason: a group more or less, or the sum of several such changes. */
 export type BatchGroupChangeRow = BatchGroupTotals & Pick<BatchGroupRow, 'batch_id'>;
 
-/** The number of rows of a stream, and of those that are not sampled. */
+/** The number of a stream's rows that are not sampled: rows that do not fit the template (`invalid`) and retired rows. */
 export type BatchRowTotals = { readonly invalid: number; readonly retired: number };
 
 /** What decides on the next batch of a stream: its open groups, ordered by number, and the number of rows that are not sampled. */

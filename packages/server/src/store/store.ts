@@ -104,9 +104,10 @@ export interface TaskTable {
   /** Replaces the changes that {@link countByStatus} sums by their sums, once there are at least `limit` of them. */
   foldCounts(limit: number): Promise<void>;
   /**
-   * Removes tasks that ended before the service time `endedBeforeMs` and whose results are all collected, those that ended first, with the
-   * rows that belong to them. It removes at most `limit` sessions: of a task that has more, it removes only this many, and the task itself
-   * with the last of them. Resolves to the numbers of what was removed; both are 0 when nothing is left to remove.
+   * Removes tasks that ended before the service time `endedBeforeMs` and whose results are all collected, in the order in which they ended,
+   * with the rows that belong to them. At most `limit` sessions are removed. Of a task with more sessions, only this many are removed, and the
+   * task itself is removed with its last session. Resolves to the numbers of removed tasks and sessions; both are 0 when nothing is left to
+   * remove.
    */
   removeEnded(endedBeforeMs: number, limit: number): Promise<Removed>;
 }
@@ -140,7 +141,7 @@ export const OVERDUE_CANDIDATES = 64;
 /** The memory of a node in MiB. `totalMb` is all of it, and `freeMb` is the part that the sessions leased to the node do not need. */
 export type NodeMemory = { readonly totalMb: number; readonly freeMb: number };
 
-/** Returns as many of the first sessions as fit into the free memory together, up to the first one that does not fit. */
+/** Returns as many of the first sessions as fit into the free memory together. Stops at the first session that does not fit. */
 export function firstFitting<Row extends Pick<SessionRow, 'memory_mb'>>(rows: readonly Row[], freeMb: number): Row[] {
   let left = freeMb;
   const end = rows.findIndex(({ memory_mb: needed }) => {
@@ -197,8 +198,8 @@ export interface SessionTable {
   ofTask(taskId: string, page?: Page): Promise<SessionRow[]>;
   /**
    * Locks and returns up to `limit` open sessions of a task, leased ones first. Sessions that another transaction has locked are skipped,
-   * because waiting for them could cause a deadlock: the caller may hold the lock on result cursors, for which that transaction may be
-   * waiting.
+   * because waiting for them could cause a deadlock. The caller may hold the lock on result cursors, and the other transaction may wait for
+   * that lock.
    */
   lockOpen(taskId: string, limit: number): Promise<SessionRow[]>;
   idsOfTask(taskId: string): Promise<string[]>;
@@ -228,14 +229,14 @@ export interface SessionTable {
   lockHeldBy(nodeId: string): Promise<SessionRow[]>;
   /** Returns the cancelled sessions of a node that has not been notified of their cancellation yet. */
   cancelPending(nodeId: string): Promise<SessionRow[]>;
-  /** Returns at most `limit` leased sessions, those that were submitted first; with `taskId`, only those of this task. */
+  /** Returns at most `limit` leased sessions, in the order in which they were submitted. With `taskId`, returns only sessions of this task. */
   leased(taskId: string | null, limit: number): Promise<SessionRow[]>;
   /** Returns the leased sessions of each node that has some. */
   leasedByNode(): Promise<ReadonlyMap<string, HeldSessions>>;
   heldBy(nodeId: string): Promise<HeldSessions>;
   /** Counts the queued sessions by trainer and memory limit. Takes time in proportion to the length of the queue. */
   queued(): Promise<QueuedSessions[]>;
-  /** Counts the sessions that are not queued by status; those that have ended by the outcomes in their facts. */
+  /** Counts the sessions that are not queued by status. Ended sessions are counted by the outcomes in their facts. */
   countStarted(): Promise<ReadonlyMap<SessionStatus, number>>;
   /** Returns the load of every trainer that has leased sessions or uncollected results. */
   loads(): Promise<TrainerLoad[]>;
@@ -279,7 +280,7 @@ export interface ResultTable {
   addDelivery(row: DeliveryRow): Promise<void>;
   /** Returns the deliveries of a session, ordered by epoch. */
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]>;
-  /** Marks the results up to the given cursor as collected: those of one trainer, or all results when `trainer` is `null`. */
+  /** Marks results up to the given cursor as collected: the results of one trainer, or all results when `trainer` is `null`. */
   collect(trainer: string | null, upToCursor: number): Promise<void>;
   /** Marks the results of the groups of a stream's batches with numbers above `after`, up to `upTo`, as collected. */
   collectBatches(batchId: string, after: number, upTo: number): Promise<void>;
@@ -399,11 +400,11 @@ export interface BatchTables {
   histories(batchId: string): Promise<Omit<BatchDataRow, 'fields'>[]>;
   /** Returns at most `limit` rows that do not fit the template, without their fields, ordered by index. */
   invalidRows(batchId: string, limit: number): Promise<Omit<BatchDataRow, 'fields'>[]>;
-  /** Counts the rows that are not sampled. The cost depends on their number alone, not on that of all rows. */
+  /** Counts the rows that are not sampled. The cost depends only on the number of these rows, not on the number of all rows. */
   countUnsampledRows(batchId: string): Promise<BatchRowTotals>;
   /** Returns the planned row indexes of an epoch as JSON text; `undefined` when it has no plan. */
   plan(batchId: string, epoch: number): Promise<string | undefined>;
-  /** Stores the plan of an epoch, and removes those of earlier ones. */
+  /** Stores the plan of an epoch, and removes the plans of earlier epochs. */
   putPlan(batchId: string, epoch: number, rows: string): Promise<void>;
   addGroup(row: BatchGroupRow): Promise<void>;
   groupOfTask(taskId: string): Promise<BatchGroupRow | undefined>;

@@ -18,8 +18,8 @@ afterEach(async () => {
 });
 
 /**
- * Records each file or directory that is synced from now on, as a path relative to the blob directory, and whether the blob `ref` had its
- * final name at that time.
+ * Records each file or directory that is synced from now on. `path` is relative to the blob directory, and `named` states whether the blob
+ * `ref` had its final name at that time.
  */
 async function recordSyncs(ref: string): Promise<(readonly [path: string, named: boolean])[]> {
   const syncs: (readonly [string, boolean])[] = [];

@@ -8,8 +8,8 @@ export function postgresMissing(): string | null {
 }
 
 /**
- * Settings with which PostgreSQL leaves syncing to the operating system. Only a crash of the machine, which no test simulates, can then lose a
- * commit; a killed server loses nothing. Without them, creating a database for each test takes most of the time.
+ * Settings that make PostgreSQL leave syncing to the operating system. Only a crash of the machine, which no test simulates, can then lose a
+ * commit; a killed server loses nothing. Without these settings, creating a database for each test takes most of the time.
  */
 const UNSYNCED = { fsync: 'off', full_page_writes: 'off' };
 

@@ -400,7 +400,7 @@ export function factTests(store: () => Store): void {
   });
 }
 
-/** Returns rows whose ids have the prefix of a round. Trainer, harness and source of a task are those of its first row. */
+/** Returns rows whose ids have the prefix of a round. All rows of a task have the trainer, harness and source of its first row. */
 function rowsOf(rows: readonly Partial<NewFactRow>[], prefix: string): NewFactRow[] {
   return rows.map((row, i) => {
     const first = rows.find(({ task_id }) => task_id === row.task_id) ?? row;

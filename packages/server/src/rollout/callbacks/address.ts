@@ -5,8 +5,8 @@ import type { RolloutConfig } from '../config.ts';
 import { bodyError } from '../field-errors.ts';
 
 /**
- * Throws `schema_violation` when the configuration does not allow this server to send requests to a URL that a client gave, such as that
- * of a callback. `path` is the URL's field in the request. A host name is not resolved here but when a request is sent.
+ * Throws `schema_violation` when the configuration does not allow this server to send requests to a URL that a client gave, such as a
+ * callback's URL. `path` is the URL's field in the request. A host name is not resolved here but when a request is sent.
  */
 export function checkOutboundUrl(config: RolloutConfig, text: string, path: string): void {
   const url = new URL(text);

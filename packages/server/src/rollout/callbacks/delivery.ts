@@ -17,13 +17,13 @@ const POLL_INTERVAL_MS = 500;
  * when the store delays one of them.
  */
 const RENEWALS_PER_CLAIM = 3;
-/** The HTTP status with which a trainer's callback endpoint declines any further tries. */
+/** HTTP status of a trainer's callback endpoint that declines further tries. */
 const HTTP_GONE = 410;
 
 /**
- * Posts the results of ended tasks to their `callback_url` until the trainer answers with 2xx, or with 410 to refuse further tries.
- * Pending callbacks are rows of the store, so a restarted server continues with them, and another server takes over those of a server that
- * died. A trainer may receive a result more than once, always with the same `idempotency-key`.
+ * Posts the results of ended tasks to their `callback_url` until the trainer answers with 2xx, or with 410 to refuse further tries. Pending
+ * callbacks are rows of the store. A restarted server continues with them, and when a server dies, another server takes over its callbacks. A
+ * trainer may receive a result more than once, always with the same `idempotency-key`.
  */
 export class CallbackDelivery {
   private readonly context: RolloutContext;

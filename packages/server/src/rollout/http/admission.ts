@@ -100,8 +100,9 @@ function bearerToken({ headers }: IncomingMessage): string | null {
 }
 
 /**
- * Returns the token of a client that was written for another system; `null` when the request has none. Such a client may send it in the
- * header of Polar's control token, or as the password of Basic authentication, which HTTP libraries take from the user part of a URL.
+ * Returns the token of a client that was written for another system; `null` when the request has none. The client may send its token in the
+ * header of Polar's control token. It may also send it as the password of Basic authentication, which HTTP libraries take from the user part
+ * of a URL.
  */
 function compatibleToken(request: IncomingMessage): string | null {
   const { authorization = '', [POLAR_TOKEN_HEADER]: header } = request.headers;

@@ -71,8 +71,8 @@ export type RouteSpec = {
 };
 
 /**
- * Rules for the routes of another system's API. Ids in the path may be any text. A token may also be the password of `Authorization:
- * Basic` or the header `X-Polar-Control-Token`. Errors also have the field `detail`, as those of FastAPI.
+ * Rules for the routes of another system's API. Ids in the path may be any text. A token may also be the password of `Authorization: Basic` or
+ * the header `X-Polar-Control-Token`. Errors also have the field `detail`, like the errors of FastAPI.
  */
 export type CompatibleRules = {
   /** Whether a caller without a token may make the call, with the role `viewer`. Browsers may not make it from a web page. */

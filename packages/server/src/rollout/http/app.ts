@@ -82,8 +82,8 @@ export function buildApp(context: RolloutContext, options: AppOptions): FastifyI
   });
   app.addHook('preValidation', async (request) => bodyWatches.get(request)?.());
   app.addHook('onSend', async (_, reply) => {
-    // While the server closes, it also closes the connection after this reply. fastify does so only for requests that arrive after the
-    // close began, so the connection of a held request would stay open until the grace time ends.
+    // While the server closes, it also closes the connection after this reply. fastify does so only for requests that arrive after the close
+    // began. The connection of a held request would therefore stay open until the grace time ends.
     if (context.closing.aborted) reply.header('connection', 'close');
   });
   const routes = routesOf(options);

@@ -23,7 +23,7 @@ type BatchRoutes =
   | 'rewindBatchStream'
   | 'nextBatch';
 
-/** Creates the handlers of the routes with which trainers get batches of informative groups. */
+/** Creates the handlers of the routes that give batches of informative groups to trainers. */
 export function batchHandlers(context: RolloutContext, formatter: BatchFormatter): Handlers<BatchRoutes> {
   return {
     createBatchStream: ({ body }) => createStream(context, body),

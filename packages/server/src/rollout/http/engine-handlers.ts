@@ -20,7 +20,7 @@ import type { Handlers } from './handler.ts';
  */
 const PRORL_WAIT_SECONDS = 0.75;
 
-/** Creates the handlers of the routes with which trainers manage the engines that serve their policy. */
+/** Creates the handlers of the routes for trainers that manage the engines of their policy. */
 export function engineHandlers(
   context: RolloutContext,
 ): Handlers<

@@ -16,7 +16,7 @@ import { filteredQuery, sessionOrder } from './session-filter.ts';
 
 const READERS = ['viewer', 'trainer'] as const;
 
-/** Maximum number of fields by which one request sums sessions. */
+/** Maximum number of fields that one request for sums can group sessions by. */
 const MAX_GROUPINGS = 3;
 /** Maximum number of intervals of a histogram. */
 const MAX_BINS = 200;

@@ -25,13 +25,13 @@ import {
 } from './session-filter.ts';
 import { shownMeasures } from './session-measures.ts';
 
-/** Maximum number of facts that are read to count those that match. With more of them, the total of a list is `null`. */
+/** Maximum number of facts that are read to count the matches of a filter. When more would have to be read, the total of a list is `null`. */
 const MAX_COUNTED = 200_000;
 /** Maximum number of sums in one reply. */
 const MAX_SUMS = 10_000;
 /** Maximum number of sums of measures that are read for one reply. A tool has one for each interval of its times. */
 const MAX_MEASURES = 50_000;
-/** Maximum number of facts of which measures are read when the totals do not have them; about 50 ms. */
+/** Maximum number of facts whose measures are read when the totals do not have them. Reading this many takes about 50 ms. */
 const MAX_MEASURED = 5_000;
 /** What the position in a list of groups has in place of an order. */
 const GROUPS = 'groups';

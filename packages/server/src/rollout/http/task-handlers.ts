@@ -22,7 +22,7 @@ import { runTransaction } from '../transaction.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
-/** Creates the handlers of the routes with which trainers submit and cancel tasks and read results. */
+/** Creates the handlers of the routes for trainers that submit and cancel tasks and read results. */
 export function taskHandlers(
   context: RolloutContext,
 ): Handlers<'submitTask' | 'repeatTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {

@@ -10,8 +10,8 @@ const REMOVE_INTERVAL_MS = 5_000;
 /** Number of nodes up to which they report the progress of their sessions as often as they want. */
 const UNLIMITED_NODES = 20;
 /**
- * Time in milliseconds between two reports of progress that a server records. `n` nodes get `n` times this time as their shortest interval,
- * so that reports take at most about a fifth of the time of a server, however many nodes there are.
+ * Time in milliseconds between two reports of progress that a server records. The shortest interval between reports of one of `n` nodes is `n`
+ * times this time. Reports then take at most about a fifth of a server's time, however many nodes there are.
  */
 const REPORT_MS = 5;
 

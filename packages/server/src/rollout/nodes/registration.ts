@@ -43,8 +43,8 @@ export async function registerNode(context: RolloutContext, registration: NodeRe
 }
 
 /**
- * Runs a call of a node's process. When the call is refused because another process holds the node id, and this process has registered for
- * the id since, the process takes over the id and the call is repeated. Otherwise the refusal is counted and thrown.
+ * Runs a call of a node's process. A call may be refused because another process holds the node id. If this process has registered for the id
+ * since, it takes over the id and the call is repeated. Otherwise the refusal is counted and thrown.
  */
 export async function asOwner<T>(
   context: RolloutContext,
@@ -63,8 +63,8 @@ export async function asOwner<T>(
 }
 
 /**
- * Gives a node id to a process whose stored registration is newer than that of the present owner. The sessions of the present owner return
- * to the queue, and its later calls are refused. Returns whether `instance` now holds the id.
+ * Gives a node id to a process whose stored registration is newer than the present owner's registration. The sessions of the present owner
+ * return to the queue, and its later calls are refused. Returns whether `instance` now holds the id.
  */
 async function takeOver(context: RolloutContext, nodeId: string, instance: string): Promise<boolean> {
   const known = await context.store.read((tables) => tables.sessions.lockHeldBy(nodeId));

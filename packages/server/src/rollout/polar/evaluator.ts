@@ -14,9 +14,9 @@ type EvaluatorFields = {
 };
 
 /**
- * Returns the evaluator of a floe task for a Polar evaluator; the caller validates it. Evaluators of Polar become those of floe that do the
- * same work, and any other name is passed on as that of an evaluator of floe. The options are those of the classes in
- * `src/polar/trajectory/evaluator/` of NVIDIA-NeMo/ProRL-Agent-Server at 063c948; Polar refuses options that these do not have.
+ * Returns the evaluator of a floe task for a Polar evaluator; the caller validates it. A Polar evaluator becomes the floe evaluator that does
+ * the same work. Any other name is passed on as the name of a floe evaluator. The known options are taken from the classes in
+ * `src/polar/trajectory/evaluator/` of NVIDIA-NeMo/ProRL-Agent-Server at 063c948. Polar refuses options that these classes do not have.
  */
 export function evaluatorOf(spec: PolarEvaluator, notes: RequestNotes): EvaluatorFields {
   notes.warnUnknown('evaluator', spec, polarEvaluatorSchema.shape);

@@ -3,11 +3,10 @@ import { z } from 'zod';
 import { foreignIdSchema } from '../foreign-id.ts';
 
 /**
- * The wire objects of Polar's rollout server. Field names, defaults and ranges are those of these files in the repository
+ * The wire objects of Polar's rollout server. Field names, defaults and ranges come from these files in the repository
  * NVIDIA-NeMo/ProRL-Agent-Server: `src/polar/rollout/models.py` and `src/polar/runtime/models.py` at commit 063c948, and
- * `src/polar/trajectory/models.py` at commit 467f2ab. The objects of `src/polar/agent/models.py` are those of the fork
- * jxliu1216/ProRL-Agent-Server at commit c04b814. Requests accept unknown keys, as
- * Polar's models do.
+ * `src/polar/trajectory/models.py` at commit 467f2ab. The agent's objects come from `src/polar/agent/models.py` in the fork
+ * jxliu1216/ProRL-Agent-Server at commit c04b814. Requests accept unknown keys, as Polar's models do.
  */
 
 const record = z.record(z.string(), z.unknown());
@@ -194,7 +193,7 @@ export type PolarTiming = z.infer<typeof polarTimingSchema>;
 export const polarStatusSchema = z.enum(['COMPLETED', 'ERROR', 'TIMEOUT']);
 export type PolarStatus = z.infer<typeof polarStatusSchema>;
 
-/** Polar's `SessionResult`. The traces have Polar's fields and those of a floe trace. */
+/** Polar's `SessionResult`. Each trace has the fields of a Polar trace and the fields of a floe trace. */
 const polarSessionResultSchema = z.object({
   session_id: z.string(),
   task_id: z.string(),

@@ -64,7 +64,7 @@ function agentResult(agent: AgentReport, { outcome, error: failure }: SessionSum
   };
 }
 
-/** Returns which time limit was exceeded: the agent's own (`metadata.agent_timeout`) or that of the whole session. */
+/** Returns which time limit was exceeded: the agent's own (`metadata.agent_timeout`) or the limit of the whole session. */
 function timeoutSource(failure: SessionSummary['error']): 'agent' | 'session' {
   return failure?.details.budget === 'stage' ? 'agent' : 'session';
 }

@@ -6,7 +6,7 @@ import type { ProrlHandler, ProrlProcess } from './schema.ts';
 const DEFAULT_SOURCE = 'swebench';
 /** Name of the template for data sources that have none of their own. */
 const ANY_SOURCE = '*';
-/** Key in a task's metadata for the fields by which clients identify a result: `data_source`, `instance_id` and `trajectory_id`. */
+/** Key in a task's metadata for the fields that clients use to identify a result: `data_source`, `instance_id` and `trajectory_id`. */
 export const METADATA_KEY = 'prorl';
 
 /** Sampling parameters of floe by the names that ProRL Agent's clients use. */
@@ -31,10 +31,11 @@ const KNOWN = ['model', 'api_key', 'custom_tokenizer', 'token_level_generation',
 export type TranslatedJob = { readonly task: TaskRequest; readonly warnings: readonly string[] };
 
 /**
- * Translates a job of ProRL Agent to a floe task. A job contains an instance (a problem to solve), which names its data source.
- * `handlers` contains a task template for each data source, or `*` for all others, which is filled in with fields of the instance. Throws `bad_request` for a data
- * source without a template, `schema_violation` for fields that make no valid task, and `body_too_large` for fields that make one that is too
- * large.
+ * Translates a job of ProRL Agent to a floe task. A job contains an instance (a problem to solve), which names its data source. `handlers`
+ * contains a task template for each data source, or `*` for all others. The template is filled in with fields of the instance.
+ *
+ * Throws `bad_request` for a data source without a template, `schema_violation` when the filled-in template is not a valid task, and
+ * `body_too_large` when the task is too large.
  */
 export function translateJob(handlers: Readonly<Record<string, ProrlHandler>>, job: ProrlProcess): TranslatedJob {
   const { instance } = job;

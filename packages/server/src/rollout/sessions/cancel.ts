@@ -14,8 +14,8 @@ const TASK_BATCH = 50;
 const POLL_INTERVAL_MS = 1_000;
 
 /**
- * Cancels a task: from now on none of its sessions is leased or can succeed. Ends one batch of its sessions, those that nodes hold first;
- * {@link endCancelled} ends the rest of a large task. A task that has already ended does not change. An unknown id throws `not_found`,
+ * Cancels a task: from now on none of its sessions is leased or can succeed. Ends one batch of its sessions, first the sessions that nodes
+ * hold; {@link endCancelled} ends the rest of a large task. A task that has already ended does not change. An unknown id throws `not_found`,
  * unless `registerIfMissing` is set: then submits with that id are refused for `tombstone_seconds`, and the result is `null`.
  */
 export async function cancelTask(

@@ -18,8 +18,8 @@ type Place = { isCalled: boolean; readonly wake: () => void };
 
 /**
  * The lease requests that this server holds open because it had no session for them, in order of arrival. A change of the queue calls the
- * first of them. A request that has then claimed sessions calls two more, and one that has found the queue empty calls none. A change
- * therefore costs as many claims as it has work for, and not one for each idle node of a large cluster.
+ * first request. A called request that has then claimed sessions calls two more; a called request that has found the queue empty calls none.
+ * The cost of a change is therefore proportional to the work in the queue, not to the number of idle nodes.
  */
 export class ClaimLine {
   private readonly context: RolloutContext;
@@ -38,8 +38,9 @@ export class ClaimLine {
   }
 
   /**
-   * Calls `claim` immediately, when this request is called, and when the node may hold more sessions than before, until it claims sessions,
-   * `waitMs` has passed, `disconnected` is aborted, or the server closes. Resolves to the claimed sessions. Rejects as `claim` does.
+   * Calls `claim` immediately. Calls it again each time that this request is called and each time that the node may hold more sessions than
+   * before. Stops when `claim` returns sessions, `waitMs` has passed, `disconnected` is aborted, or the server closes. Resolves to the claimed
+   * sessions. Rejects as `claim` does.
    */
   async claim(
     nodeId: string,

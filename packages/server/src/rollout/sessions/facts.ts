@@ -5,7 +5,7 @@ import type { RolloutConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
 import { measuresOf, storedReward } from './measures.ts';
 
-/** Maximum number of characters of a text that a task or an engine chose and by which facts are summed. */
+/** Maximum number of characters in a value of a column that facts are grouped by, when a task or an engine chose the text. */
 const MAX_LABEL_CHARACTERS = 256;
 
 /**
@@ -70,7 +70,7 @@ export function indexedWords({ search_kb: kb }: Pick<RolloutConfig, 'search_kb'>
   return wordsOf(joinedWithin([text], kb * 1000));
 }
 
-/** Returns a text as a value by which facts are summed; `null` for an empty text and for what is no text. */
+/** Returns a text as a value that facts can be grouped by; `null` for an empty text and for values that are not text. */
 function labelOf(value: unknown): string | null {
   if (typeof value !== 'string' || value === '') return null;
   // PostgreSQL stores no NUL in texts.

@@ -8,8 +8,8 @@ export type TrainerDemand = {
 };
 
 /**
- * Distributes `slots` among trainers so that each trainer's number of sessions divided by its weight becomes as equal as possible: every
- * slot goes to the trainer with the lowest such load. Ties are broken by name. Sessions that a trainer already holds are not taken away.
+ * Distributes `slots` among trainers. Every slot goes to the trainer with the lowest load, which is its number of sessions divided by its
+ * weight, so that the loads become as equal as possible. Ties are broken by name. Sessions that a trainer already holds are not taken away.
  * Returns the number of slots by trainer, without trainers that get none.
  */
 export function fairShares(slots: number, demands: readonly TrainerDemand[]): ReadonlyMap<string, number> {

@@ -24,7 +24,7 @@ export class LiveReplies {
   }
 }
 
-/** Returns the sessions that nodes run now, at most `limit` of them; with `taskId`, only those of this task. */
+/** Returns the sessions that nodes run now, at most `limit` of them. With `taskId`, returns only sessions of this task. */
 export async function readLiveSessions(
   context: RolloutContext,
   replies: LiveReplies,

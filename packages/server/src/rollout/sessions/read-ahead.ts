@@ -3,8 +3,8 @@ import type { ResultWithSummary } from '../../store/index.ts';
 import type { TrajectoryReader } from './trajectory-reader.ts';
 
 /**
- * Maximum number of trajectories of one reply that are being read or wait to be sent. A read takes several steps, each of which waits behind
- * the writes of results that arrive at the same time. One read after the other would take minutes on a busy server.
+ * Maximum number of trajectories of one reply that are being read or wait to be sent. A read takes several steps. Each step waits until the
+ * store has written the results that arrive at the same time. One read after the other would take minutes on a busy server.
  */
 const MAX_AHEAD = 64;
 /** Bytes of trajectories from which no further one is read ahead. */

@@ -11,8 +11,8 @@ export type ResultsRequest = {
   /** Longest time in milliseconds to wait for a result when none is stored. */
   readonly waitMs: number;
   /**
-   * The trainer whose results are read. By default, results of the trainer with which `consumer` was first used are read; without a
-   * `consumer`, results of all trainers.
+   * The trainer whose results are read. By default, the trainer that `consumer` named in its first request; without a `consumer`, the results
+   * of all trainers are read.
    */
   readonly trainer?: string | undefined;
   readonly consumer?: string | undefined;
@@ -22,7 +22,7 @@ export type ResultsRequest = {
   readonly disconnected: AbortSignal;
 };
 
-/** A page of results. `next` is the cursor with which to request the page after it. */
+/** A page of results. `next` is the cursor to send in the request for the next page. */
 export type ResultsPage = { readonly rows: readonly ResultWithSummary[]; readonly next: number };
 
 type Position = { readonly after: number; readonly trainer: string | null };

@@ -14,7 +14,7 @@ import { NO_BLOBS, serverSummary } from './end.ts';
  */
 const SWEEP_BATCH = 200;
 
-/** The error code in the results with which a node returns its sessions when it shuts down in an orderly way. */
+/** The error code in the results of sessions that a node returns when it shuts down in an orderly way. */
 const HANDED_BACK = 'not_ready';
 
 /** How a session returns to the queue for its next attempt. */
@@ -208,9 +208,9 @@ export async function takeBackLost(
 }
 
 /**
- * Ends an attempt whose result will no longer be accepted. The session is retried immediately, on another node if there is one, or ends as
- * `infra_error` when its attempts are used up, or when `max_node_losses` of them were lost with their nodes: then the session itself may be
- * what ends its nodes. The caller holds the session's lock and, where possible, took the task's lock before that.
+ * Ends an attempt whose result will no longer be accepted. The session is retried immediately, on another node if there is one. It ends as
+ * `infra_error` when its attempts are used up. It also ends so when `max_node_losses` of its attempts were lost with their nodes, because then
+ * the session itself may make its nodes fail. The caller holds the session's lock and, where possible, took the task's lock before that.
  */
 async function loseAttempt(transaction: Transaction, row: SessionRow, reason: string): Promise<void> {
   const task = await lockTaskOf(transaction.tables, row);
@@ -219,7 +219,7 @@ async function loseAttempt(transaction: Transaction, row: SessionRow, reason: st
     return;
   }
   const losses = await countNodeLosses(transaction.tables, row);
-  // A session that its node had not begun cannot be what ended the node, for instance one that was leased to a suspended node.
+  // A session that its node had not begun cannot have ended the node. An example is a session that was leased to a suspended node.
   const mayBeCause = row.status !== 'LEASED' && losses >= transaction.context.config.max_node_losses;
   if (row.attempt < row.max_attempts && mayBeCause) {
     transaction.count('given_up');

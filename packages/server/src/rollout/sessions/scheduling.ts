@@ -24,7 +24,7 @@ const MEAN_INTERVAL_MS = 10_000;
  */
 const SHORT_QUEUE_SHARE = 1 / 2;
 /**
- * Largest mean duration of INIT, as a share of that of RUNNING, with which nodes leave READY empty while the queue is short. The RUN
+ * Nodes leave READY empty while the queue is short if the mean duration of INIT is at most this share of the mean duration of RUNNING. The RUN
  * workers then wait for each INIT, which costs at most this share of their time.
  */
 const MAX_INIT_SHARE = 1 / 50;

@@ -1,6 +1,6 @@
 import { Semaphore } from '@floe-rl/core';
 
-/** Deliveries of one task in progress at the same time: one that holds the lock on the task's row, and one that waits for the lock. */
+/** Deliveries of one task in progress at the same time. The first holds the lock on the task's row, and the second waits for the lock. */
 const PER_TASK = 2;
 
 /**

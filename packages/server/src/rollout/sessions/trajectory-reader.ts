@@ -41,7 +41,7 @@ export class TrajectoryReader {
     }
   }
 
-  /** Returns the error with which the last read of a trajectory ended; `undefined` when it succeeded or there was none. */
+  /** Returns the error of the last read of a trajectory; `undefined` when the read succeeded or there was none. */
   lastError({ trajectory_ref: ref }: Pick<StoredTrajectory, 'trajectory_ref'>): FloeError | undefined {
     return ref === null ? undefined : this.unreadable.get(ref);
   }

@@ -94,8 +94,8 @@ async function readDeliveries(tables: StoreTables, row: SessionRow): Promise<Del
 }
 
 /**
- * Returns one part of a finished session's result, or with `attempt` the part that this attempt delivered. The bytes are those that the
- * node delivered. Throws `not_found` when the session does not exist or has no such part.
+ * Returns one part of a finished session's result, or with `attempt` the part that this attempt delivered. The bytes are returned as the node
+ * delivered them. Throws `not_found` when the session does not exist or has no such part.
  */
 export async function readPart(
   context: RolloutContext,
@@ -117,7 +117,7 @@ export async function readPart(
 
 /**
  * Returns the blob reference of one part of an attempt's result; `null` when the attempt delivered no such part. An attempt that was leased
- * twice may have several deliveries, of which the newest counts.
+ * twice may have several deliveries. The newest of them counts.
  */
 function attemptPart(deliveries: readonly Delivery[], attempt: number, part: PartName): string | null {
   const withPart = deliveries.filter(

@@ -18,7 +18,7 @@ export type NodeFacts = Pick<
 
 /** The state of the service at the time of a status request, from which the bottleneck is determined. */
 export type ServiceFacts = {
-  /** The error message with which the store refused the latest transaction; `null` when the store works. */
+  /** The error message of the store when it refused the latest transaction; `null` when the store works. */
   readonly storeFailure: string | null;
   /** Number of sessions that wait in the queue. */
   readonly queued: number;
@@ -229,9 +229,9 @@ type PoolHint = RolloutStatus['hints'][number];
 const MIN_SAMPLES = 20;
 
 /**
- * Returns a suggestion for each worker pool that is too small for the RUN workers of its node. A stage keeps up with RUN when its share of
- * workers is large enough: its workers divided by the RUN workers must be at least its mean duration divided by that of RUN. Only nodes
- * with dispatch policy `pipeline` have separate pools.
+ * Returns a suggestion for each worker pool that is too small for the RUN workers of its node. A stage needs one worker per RUN worker,
+ * multiplied by the mean duration of the stage and divided by the mean duration of RUN. With fewer workers it cannot keep up with RUN. Only
+ * nodes with dispatch policy `pipeline` have separate pools.
  */
 export function poolHints(nodes: readonly NodeInfo[], { samples, ...means }: StageMeans): PoolHint[] {
   const { running_ms: runMs } = means;
@@ -254,8 +254,8 @@ export function poolHints(nodes: readonly NodeInfo[], { samples, ...means }: Sta
 }
 
 /**
- * Returns the number of workers with which a stage keeps `runWorkers` RUN workers busy, from the mean durations of a session in that stage
- * and in RUN, in milliseconds. At least 1.
+ * Returns the number of workers that a stage needs to keep `runWorkers` RUN workers busy, at least 1. `stageMs` and `runMs` are the mean
+ * durations in milliseconds of a session in that stage and in RUN.
  */
 export function workersNeeded(runWorkers: number, stageMs: number, runMs: number): number {
   // Durations are measured and not exact, so a need of 4.0000001 workers is rounded down to four.

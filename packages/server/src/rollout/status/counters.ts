@@ -43,7 +43,7 @@ export class Counters {
     return this.values.get(name) ?? 0;
   }
 
-  /** Returns the values of all counters by name, including those that are 0. */
+  /** Returns the values of all counters by name. Counters with the value 0 are included. */
   all(): Record<CounterName, number> {
     const names = Object.keys(COUNTERS) as CounterName[];
     return Object.fromEntries(names.map((name) => [name, this.get(name)])) as Record<CounterName, number>;

@@ -32,7 +32,7 @@ export async function aliasedTask(
 
 /**
  * Adds a task with an alias, which the caller has reserved. Resolves with the id of the task. `earlier` is an ended task that had the alias
- * before. If the callback of `earlier` has not been delivered yet, its delivery is given up: the callbacks of both tasks have the alias as
+ * before. If the callback of `earlier` has not been delivered yet, it is no longer delivered. The callbacks of both tasks have the alias as
  * their id, so the trainer could not distinguish them.
  */
 export async function insertAliased(

@@ -12,8 +12,8 @@ const REF = /^[0-9a-f]{64}$/;
 const MAX_WRITE_AGE_MS = 3_600_000;
 
 /**
- * Stores blobs as files `<root>/<first two digits>/<sha256>`. A file gets this name only when its bytes are on disk: they are written to a
- * temporary file, the file is fsynced and renamed, and then the directory is fsynced.
+ * Stores blobs as files `<root>/<first two digits>/<sha256>`. A file gets this name only when its bytes are on disk. They are written to a
+ * temporary file, which is fsynced and then renamed. Finally the directory is fsynced.
  */
 export class DirectoryBlobStore implements BlobStore {
   private readonly root: string;
@@ -94,7 +94,7 @@ export class DirectoryBlobStore implements BlobStore {
       return await readFile(path);
     } catch (thrown) {
       if ((thrown as NodeJS.ErrnoException).code !== 'ENOENT') throw thrown;
-      // This throws when the whole directory is missing, for example because its file system is not mounted. The blob is then not reported
+      // `stat` throws when the whole directory is missing, for example because its file system is not mounted. The blob is then not reported
       // as lost.
       await stat(this.root);
       return null;

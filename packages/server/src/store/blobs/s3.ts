@@ -14,7 +14,7 @@ const REF = /^[0-9a-f]{64}$/;
  */
 const OPERATION_TIMEOUT_MS = 60_000;
 /**
- * Lowest assumed transfer rate, in bytes per millisecond: that of a slow line shared by many clients. The time limit of an operation grows
+ * Lowest assumed transfer rate, in bytes per millisecond: the rate of a slow line shared by many clients. The time limit of an operation grows
  * by the size of the blob divided by this rate.
  */
 const MIN_BYTES_PER_MS = 500;

@@ -3,9 +3,14 @@ import pg from 'pg';
 
 /**
  * SQLSTATE codes, and classes (the first two characters of a code), of failures that make the database unavailable for any statement:
- * broken connections (08), transactions that the server ended (25P03, and 25006 after a failover), wrong credentials (28), missing
- * databases (3D), exhausted resources such as a full disk (53), interventions and timeouts (57, 55P03), system errors (58) and internal
- * errors (XX).
+ * - 08: broken connections
+ * - 25P03, and 25006 after a failover: transactions that the server ended
+ * - 28: wrong credentials
+ * - 3D: missing databases
+ * - 53: exhausted resources such as a full disk
+ * - 55P03 and 57: timeouts and interventions
+ * - 58: system errors
+ * - XX: internal errors
  */
 const UNAVAILABLE = ['08', '25006', '25P03', '28', '3D', '53', '55P03', '57', '58', 'XX'];
 

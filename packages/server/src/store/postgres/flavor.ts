@@ -1,10 +1,7 @@
 import { sql } from 'kysely';
 import type { SqlFlavor } from '../sql/database.ts';
 
-/**
- * First part of the keys of floe's PostgreSQL advisory locks. It is the text 'floe' in ASCII, so that the keys differ from those of other
- * programs.
- */
+/** First part of the keys of floe's PostgreSQL advisory locks: the text 'floe' in ASCII. Other programs are unlikely to use the same keys. */
 export const LOCK_CLASS = 0x666c6f65;
 
 /** First part of the keys of the advisory locks on task ids. It is the text 'flof' in ASCII. */

@@ -100,7 +100,7 @@ export function matchesTotals({ values, usable }: FactFilter, { fromMs, toMs }: 
   return all(conditions);
 }
 
-/** Returns the SQL for a column of facts by which they are summed, as the totals have it. */
+/** Returns the SQL for a column that facts are grouped by. Its value for a fact equals the value in the totals that have this fact. */
 export function groupExpression(name: FactGroupColumn | FactTextColumn): RawBuilder<unknown> {
   if (name === 'hour_ms') return HOUR;
   return NEVER_NULL_IN_TOTALS.has(name) ? sql`coalesce(${sql.ref(name)}, '')` : sql.ref(name);

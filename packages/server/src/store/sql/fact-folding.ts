@@ -20,7 +20,7 @@ export async function foldFacts(db: QueryBuilder, flavor: SqlFlavor, limit: numb
   return Number(facts);
 }
 
-/** Removes the facts of sessions, and subtracts those that are part of the totals from them. */
+/** Removes the facts of sessions. Facts that are part of the totals are also subtracted from the totals. */
 export async function removeFacts(db: QueryBuilder, flavor: SqlFlavor, sessionIds: readonly string[]): Promise<void> {
   if (sessionIds.length === 0) return;
   const folded = await lockTotals(db, flavor);

@@ -44,7 +44,10 @@ export function keyExpression(name: (typeof TOTALS_KEY)[number]): RawBuilder<unk
   return name === 'usable' ? USABLE : groupExpression(name);
 }
 
-/** Name of a column by which is summed. The names of facts are not used, because `usable` and `hour_ms` are no columns of them. */
+/**
+ * Returns the name, in the result of a query, of a column that the sums are grouped by. The names of the columns of facts are not used,
+ * because `usable` and `hour_ms` are no such columns.
+ */
 export function keyName(index: number): string {
   return `key_${index}`;
 }
@@ -53,7 +56,7 @@ export function namesOf(columns: readonly string[]): RawBuilder<unknown> {
   return sql.join(columns.map((column) => sql.ref(column)));
 }
 
-/** Returns the values by which was summed. */
+/** Returns the values of the columns that the sums of a row are grouped by. */
 export function keysOf(row: Readonly<Record<string, string | number | null>>, by: readonly FactGroupColumn[]) {
   const keys = by.map((name, i) => {
     const value = row[keyName(i)] ?? null;
@@ -63,9 +66,10 @@ export function keysOf(row: Readonly<Record<string, string | number | null>>, by
 }
 
 /**
- * Returns the conditions under which the totals and the facts together have exactly what a filter selects: one on the totals, `null` when
- * they have nothing of it, and those on facts that are not part of the totals: the newest, and those of hours that the filter selects in part. A
- * transaction must read all of them, because it reads one state of the database.
+ * Returns the conditions for reading the sums of a filter from the totals and the facts, without counting a fact twice. `totals` selects the
+ * totals of whole hours; `null` when the filter contains no whole hour. `facts` select the newest facts, which are not part of the totals yet,
+ * and the facts of hours that the filter selects only in part. All of them must be read in one transaction, so that they see the same state of
+ * the database.
  */
 export function partsOf(filter: FactFilter): {
   readonly totals: RawBuilder<boolean> | null;

@@ -68,7 +68,8 @@ export class SqlFacts implements FactTable {
   }
 
   async add(row: NewFactRow, words = ''): Promise<void> {
-    // The transaction that assigns a number holds the cursor lock until it ends, as the one that assigns a result's cursor does.
+    // The transaction that assigns a number to a fact holds the cursor lock until it ends, like a transaction that assigns a cursor to a
+    // result.
     const values = [...COLUMNS.map((column) => row[column]), measuresText(row.measures)];
     await sql`
       with turn as (select ${this.flavor.cursorLock} as mine)
@@ -244,13 +245,13 @@ function fromFacts(by: readonly FactGroupColumn[], condition: RawBuilder<boolean
   return sql`select ${sql.join([...keys, ...sums])} from session_facts where ${condition}`;
 }
 
-/** Converts a row of sums. An empty text in a column by which was summed stands for no value. */
+/** Converts a row of sums. An empty text in a column that the sums are grouped by stands for no value. */
 function totalsOf(row: Readonly<Record<string, string | number | null>>, by: readonly FactGroupColumn[]): FactTotals {
   const sums = SUM_NAMES.map((name) => [name, Number(row[name])] as const);
   return { by: keysOf(row, by), ...(Object.fromEntries(sums) as FactSums) };
 }
 
-/** Compares totals by the columns by which they were summed, one after the other. `null` comes last. */
+/** Compares totals by the columns that they are grouped by, one after the other. `null` comes last. */
 function byKeys(by: readonly FactGroupColumn[]): (a: FactTotals, b: FactTotals) => number {
   return (a, b) => {
     for (const name of by) {

@@ -28,8 +28,8 @@ export type SqliteConnection = {
 
 /**
  * Opens a database file for writing, with a write-ahead log and full sync, so that a commit survives a power failure. Creates the tables if
- * the database is empty. Only the owner may read the files; those of an existing database that others may access are restricted, and `notify`
- * is called with a notice. Throws `setup_failed` when the file cannot be used or has another format.
+ * the database is empty. Only the owner may read the files. If others may access the files of an existing database, their permissions are
+ * restricted and `notify` is called with a notice. Throws `setup_failed` when the file cannot be used or has another format.
  */
 export function openConnection(path: string, notify: (notice: string) => void = () => {}): SqliteConnection {
   return connect(path, notify, (raw) => {

@@ -11,7 +11,7 @@ import { summaryOf, task } from '../../rollout/workbench.ts';
 import { postgresMissing, usePostgres } from '../../store/postgres.ts';
 
 /**
- * These tests need PostgreSQL rather than the other stores, because its transactions run concurrently and a failed statement aborts its
+ * PostgreSQL is needed by these tests rather than another store, because its transactions run concurrently and a failed statement aborts its
  * transaction.
  */
 describeIf(postgresMissing(), 'the server on PostgreSQL', () => {
@@ -19,7 +19,7 @@ describeIf(postgresMissing(), 'the server on PostgreSQL', () => {
   let store: PostgresStore;
   let server: RolloutServer;
   let caller: Caller;
-  /** A second database client, with which the tests hold locks while the server runs. */
+  /** A second database client. The tests use it to hold locks while the server runs. */
   let lockHolder: pg.Client;
 
   beforeEach(async () => {
@@ -86,7 +86,7 @@ describeIf(postgresMissing(), 'the server on PostgreSQL', () => {
     await lockHolder.query('select 1 from tasks where task_id = $1 for update', [task_id]);
     const swept = server.sweep();
     await blocked();
-    // The statement fails if the server holds the lock of the session while it waits for that of the task.
+    // The statement fails if the server already holds the lock of the session while it waits for the task's lock.
     const session = lockHolder.query('select 1 from sessions where session_id = $1 for update nowait', [
       lease.session_id,
     ]);

@@ -368,7 +368,7 @@ describe('CallbackDelivery', () => {
       const node = await running.node();
       const { task_id } = await client.submit(task({ callback_url: 'http://127.0.0.1/' }));
       const claimedMs = 15_000;
-      // This is the stored row of a callback whose server died right after it had claimed the callback.
+      // Adds the stored row of a callback whose server died right after it had claimed the callback.
       await store.transaction(async (tables) => {
         const url = 'http://127.0.0.1/';
         await tables.callbacks.insert({

@@ -89,8 +89,8 @@ describe('GET /events', () => {
     stuck.socket.pause();
     const closed = once(stuck.socket, 'close');
     const otherServer = new MemoryStore(database);
-    // The server closes the stream of `stuck` only when much data waits for it. The events must first fill the socket buffers of the
-    // operating system and then those of the server.
+    // The server closes the stream of `stuck` only when much data waits for it. The events must first fill the socket buffers of the operating
+    // system and then the buffers of the server.
     for (let round = 0; warnings.length === 0; round++) {
       const created = { type: 'task.created', task_id: `long-${'x'.repeat(110)}`, total_sessions: 1 };
       const last = { ...created, task_id: `last-${round}` };

@@ -42,7 +42,7 @@ class NodeProcess {
     return this.caller.call('POST', '/nodes/register', body);
   }
 
-  /** Registers the process and makes one further call, with which the process takes over the node id. */
+  /** Registers the process and makes one further call, so that the process takes over the node id. */
   async start(): Promise<NodeInfo> {
     await this.register();
     await this.beat([]);

@@ -232,7 +232,7 @@ describe('scheduling', () => {
   });
 
   describe('a node leases sessions ahead', () => {
-    /** Two nodes with ten sessions each, of which the first has delivered one, and `queued` sessions in the queue. */
+    /** Makes two nodes with ten sessions each and `queued` sessions in the queue. The first node has delivered one of its sessions. */
     async function busyNodes(queued: number, initMs = 1_000): Promise<Lease[]> {
       await start();
       await caller.register('n2', { max_run_workers: 1000 });
