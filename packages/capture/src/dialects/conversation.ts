@@ -147,7 +147,7 @@ export class Conversation {
   }
 }
 
-/** Normalises messages that are already in the canonical form, as those of a request over HTTP are. Lone surrogates become U+FFFD. */
+/** Normalises messages that are already in the canonical form, such as the messages of a request over HTTP. Lone surrogates become U+FFFD. */
 export function normalised(
   messages: readonly ChatMessage[],
 ): Pick<ReturnType<Conversation['finish']>, 'messages' | 'adjusted'> {

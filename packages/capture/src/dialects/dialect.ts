@@ -96,7 +96,7 @@ export type CanonicalRequest = {
   readonly streamUsage: boolean;
   /** Id of the recorded reply (completion) whose conversation `messages` continue; `null` when `messages` are the whole conversation. */
   readonly previousCompletionId: string | null;
-  /** Set when the request declares no tools and uses those of the recorded reply `previousCompletionId`. */
+  /** Set when the request declares no tools and uses the tools of the recorded reply `previousCompletionId`. */
   readonly inheritsTools?: true;
   readonly replyShape?: ReplyShape;
   /**
@@ -108,7 +108,7 @@ export type CanonicalRequest = {
   readonly adjusted: readonly string[];
   /** Name of the agent thread that made the model call: `main` for the main agent, otherwise the name of a sub-agent. */
   readonly thread: string;
-  /** Pool of engines that the agent names for the call; absent for that of the task. */
+  /** Pool of engines that the agent names for the call; absent when the call uses the task's pool. */
   readonly enginePool?: string;
   /**
    * Purpose of the model call. It is taken from headers if the harness sends them, otherwise from the prompt; `main`, the work of the main

@@ -14,8 +14,8 @@ export type HarmlessFields = Readonly<Record<string, string>>;
 type KnownFields = { readonly used: object; readonly harmless: HarmlessFields };
 
 /**
- * Fields for which `false` or 0 may change the reply, each with the only value that requests floe's own behaviour and therefore needs no
- * note; `null` for a field of which every value needs a note. For every other field, an empty value, `false` and 0 need no note.
+ * Fields for which `false` or 0 may change the reply. The value of each is the only value that needs no note, because it requests floe's own
+ * behaviour; `null` when every value of the field needs a note. For every other field, an empty value, `false` and 0 need no note.
  */
 const NEUTRAL: Readonly<Record<string, unknown>> = {
   best_of: 1,

@@ -57,7 +57,7 @@ function matchPath(route: Route, path: string): string | null | undefined {
 
 const RESPONSES_PATH = /^(?:\/v1)?\/responses(?:\/|$)/;
 
-/** Matches paths of Google's API: those that start with `/v1beta/`, and those with a verb after the model, such as `:generateContent`. */
+/** Matches paths of Google's API. They start with `/v1beta/`, or they have a verb after the model, such as `:generateContent`. */
 const GEMINI_PATH = /^\/v1beta\/|^\/v1\/models\/.+:[a-zA-Z]+$/;
 
 function guessDialect(path: string, headers: Headers): Dialect {

@@ -29,11 +29,15 @@ export type AuditReport = { readonly audit: Audit; readonly tallies: readonly Au
 /**
  * Classifies every sampled token as trained or excluded and counts both. It uses only the completions and the finished traces, so that it
  * detects errors of the builder. For each trained span of a trace, it compares the ids, log-probabilities, versions and routed experts with
- * the completion that the span names. It also compares the ids before the span with those after which the span was sampled. For a
- * completion without ids (capture mode `text`), the number of tokens that its engine reported is counted.
+ * the completion that the span names. It also compares the ids before the span with the ids that the span was sampled after. For a completion
+ * without ids (capture mode `text`), the number of tokens that its engine reported is counted.
  *
- * Throws `audit_failed`, with the numbers, in these cases: a completion or a trace contradicts itself; a trained token differs from the
- * sampled one; a token is trained twice; a token is neither trained nor excluded, or both; the builder wrongly marks a context as exact.
+ * Throws `audit_failed`, with the numbers, in these cases:
+ * - A completion or a trace contradicts itself.
+ * - A trained token differs from the sampled token.
+ * - A token is trained twice.
+ * - A token is neither trained nor excluded, or both.
+ * - The builder wrongly marks a context as exact.
  */
 export function auditTraces(
   graph: TokenGraph,

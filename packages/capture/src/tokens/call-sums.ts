@@ -20,9 +20,9 @@ type OpenCall = { readonly tool: MutableToolSums; readonly repliedMs: number };
 type MutableToolSums = { -readonly [Name in keyof ToolSums]: ToolSums[Name] };
 
 /**
- * Sums the model calls and the tool calls of an attempt. `kindOf` returns the kind of an engine, `null` for one that is not known any more.
- * `failures` has the number of failed calls of each tool as far as the agent counted them. A reply that the agent replaced or never received
- * has no tool calls here, because none was run.
+ * Sums the model calls and the tool calls of an attempt. `kindOf` returns the kind of an engine, `null` for an engine that is not known any
+ * more. `failures` has the number of failed calls of each tool as far as the agent counted them. The tool calls of a reply that the agent
+ * replaced or never received are not counted, because none was run.
  */
 export function callSumsOf(
   completions: readonly Completion[],

@@ -27,7 +27,7 @@ const HEADER_AT = 8;
 const BYTES_PER_NUMBER = 4;
 
 /**
- * Number of a session's latest completions of which one may be the base of a new record. The record omits the parts that equal those of its
+ * Number of a session's latest completions that are considered as the base of a new record. The record omits the parts that it shares with its
  * base. A session rarely has more concurrent agents than this, so the completion that a new one continues is usually among them. When it is
  * not, the record is only larger.
  */
@@ -241,7 +241,7 @@ function idAt({ promptIds, responseIds }: Completion, index: number): number | u
   return index < promptIds.length ? promptIds[index] : responseIds[index - promptIds.length];
 }
 
-/** Returns the number of leading prompt ids of `completion` that equal those of the base's prompt followed by its response. */
+/** Returns the length of the longest common prefix of the prompt ids of `completion` and the base's prompt ids followed by its response ids. */
 export function sharedIds(completion: Completion, base: Completion): number {
   const ids = completion.promptIds;
   const { promptIds, responseIds } = base;

@@ -20,11 +20,10 @@ export type ExpertsPiece = {
 };
 
 /**
- * Collects the rows of routed experts for the positions of a trace. The row of a position is copied from the completion that sampled the
- * token at this position, or from the first completion that has the token in its prompt. The row of a reply's last token comes from the
- * prompt of the next completion. The result begins at the position at which the first completion's rows begin, which may be after the start
- * of the prompt, and ends before the last position of the trace. Returns `null` when a row is missing or when the completions' rows differ
- * in type or shape.
+ * Collects the rows of routed experts for the positions of a trace. The row of a position is copied from the completion that sampled the token
+ * at this position, or from the first completion that has the token in its prompt. The row of a reply's last token comes from the prompt of
+ * the next completion. The result begins where the first completion's rows begin, which may be after the start of the prompt. It ends before
+ * the last position of the trace. Returns `null` when a row is missing or when the completions' rows differ in type or shape.
  */
 export function assembleExperts(pieces: readonly ExpertsPiece[], positions: number): RoutedExperts | null {
   const first = pieces[0]?.completion;

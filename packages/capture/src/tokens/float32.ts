@@ -48,8 +48,8 @@ const IMPLICIT_BIT = 0x800000;
  */
 const LAST_BIT = Float64Array.from({ length: EXPONENT_MASK + 1 }, (_, e) => 2 ** (e - 150));
 /**
- * For each biased exponent of a float32, the number of places by which the decimal point is moved before the conversion. The scaled values
- * are at least 10^8 and less than 2 * 10^9, so that they fit into an int32.
+ * For each biased exponent of a float32, the number of places that the decimal point is moved before the conversion. The scaled values are at
+ * least 10^8 and less than 2 * 10^9, so that they fit into an int32.
  */
 const PLACES = new Int8Array(EXPONENT_MASK + 1);
 /**

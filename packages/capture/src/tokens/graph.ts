@@ -9,13 +9,13 @@ import { sameIds, sharedLength } from './sequence.ts';
  * One completion with its `link` to the earlier completions of its session:
  *
  * - `exact`: the prompt starts with the parent's prompt and response, id by id.
- * - `rerendered`: the prompt starts with all messages of the parent's prompt, followed by an assistant turn whose ids differ from those that
- *   the parent's prompt and response have there.
- * - `fork`: the completion has no parent, but its prompt shares with an earlier completion (`forkOf`) at least one whole message beyond the
- *   leading system messages, or one of the two prompts is a prefix of the other. Causes are the same prompt sampled twice, an edited
- *   history, other tools, or another agent thread with the same history.
- * - `root`: all other completions. A completion that shares only system messages with earlier ones is a root, such as that of a sub-agent
- *   or of a compacted history.
+ * - `rerendered`: the prompt starts with all messages of the parent's prompt, followed by an assistant turn. The ids of this turn differ from
+ * the ids that the parent's prompt and response have there.
+ * - `fork`: the completion has no parent, but its prompt shares at least one whole message beyond the leading system messages with an earlier
+ * completion (`forkOf`). It is also a fork when one of the two prompts is a prefix of the other. Causes are the same prompt sampled twice, an
+ * edited history, other tools, or another agent thread with the same history.
+ * - `root`: all other completions. A completion that shares only system messages with earlier ones is a root. Examples are the first
+ * completion of a sub-agent and the first completion after a compaction.
  */
 export type GraphNode = {
   readonly completion: Completion;
@@ -24,11 +24,11 @@ export type GraphNode = {
   readonly drift: DriftClass | null;
   /** The completion that this completion continues; `null` unless `link` is `exact` or `rerendered`. */
   readonly parent: GraphNode | null;
-  /** The earlier completion with which this completion shares the longest prefix; `null` unless `link` is `fork`. */
+  /** The earlier completion that shares the longest prefix with this completion; `null` unless `link` is `fork`. */
   readonly forkOf: GraphNode | null;
   /**
-   * The number of leading prompt ids that this completion shares with another completion, `parent` or `forkOf`: the prompt ids and then the
-   * response ids of the other completion begin with the same ids. 0 for a root.
+   * The number of leading prompt ids that this completion shares with another completion, `parent` or `forkOf`. The shared ids are the first
+   * of the other completion's prompt ids followed by its response ids. 0 for a root.
    */
   readonly sharedLength: number;
   /**
@@ -66,21 +66,25 @@ export type GraphOptions = {
 type Draft = GraphNode & { readonly children: Draft[]; readonly line: number; branch: Branch<Draft> };
 
 /**
- * Links every completion of one attempt to the completion that it continues, its parent. The result depends only on the requests and the
- * order of their arrival, not on the order of `completions` or of the replies. A parent has the same thread, tools and model, arrived
- * earlier, and has at least one response id. Its prompt is a proper prefix of the child's prompt, and the longest such prompt wins. The
- * prompt's last ids, which only begin the reply, may differ if the child's request contains an assistant turn there: the first text of the
- * turn may be tokenized together with them, and a template may omit them when it renders the turn. Two completions with the same prompt are
- * siblings, never parent and child. When several candidates have the same prompt, the parent is, in this order:
+ * Links every completion of one attempt to the completion that it continues, its parent. The result depends only on the requests and the order
+ * of their arrival, not on the order of `completions` or of the replies.
  *
- * 1. the one whose response follows in the child's prompt exactly as sampled (link `exact`);
- * 2. the one whose reply the child's request contains with the ids of all its tool calls, or else with the same meaning;
- * 3. the one whose prompt and response share the longest prefix with the child's prompt;
- * 4. one that is neither abandoned nor undelivered;
- * 5. the one that arrived last.
+ * A parent has the same thread, tools and model, arrived earlier, and has at least one response id. Its prompt is a proper prefix of the
+ * child's prompt, and the longest such prompt wins. The last ids of the parent's prompt may differ from the child's prompt if they only begin
+ * the reply and the child's request contains an assistant turn there. The reason is that the first text of the turn may be tokenized together
+ * with these ids, or that a template omits them when it renders the turn. Two completions with the same prompt are siblings, never parent and
+ * child.
  *
- * Takes about one memory comparison of every prompt. Throws `internal` when completions of several attempts are mixed or an id occurs
- * twice.
+ * When several candidates have the same prompt, these rules choose the parent. A rule decides only between candidates that are equal by the
+ * rules before it. The parent is the candidate
+ *
+ * 1. whose response follows in the child's prompt exactly as sampled (link `exact`);
+ * 2. whose reply the child's request contains with the ids of all its tool calls, or else with the same meaning;
+ * 3. whose prompt and response share the longest prefix with the child's prompt;
+ * 4. that is neither abandoned nor undelivered;
+ * 5. that arrived last.
+ *
+ * Takes about one memory comparison of every prompt. Throws `internal` when completions of several attempts are mixed or an id occurs twice.
  */
 export function buildGraph(completions: readonly Completion[], options: GraphOptions = {}): TokenGraph {
   refuseMixtures(completions);
@@ -224,7 +228,7 @@ function findParent(completion: Completion, line: number, end: Branch<Draft>): M
   return null;
 }
 
-/** Compares the prompt `ids` with the prompt and response of `node`, of which the first `known` ids are equal. */
+/** Compares the prompt `ids` with the prompt and response of `node`. The first `known` ids are known to be equal. */
 function matchOf(node: Draft, ids: Int32Array, known: number): Match {
   const { promptIds: prompt, responseIds: response } = node.completion;
   const inPrompt = known + sharedLength(prompt, known, prompt.length, ids, known, ids.length);
@@ -297,8 +301,8 @@ function linkOf(
 }
 
 /**
- * Returns the position from which the parent's assistant turn is compared with the child's prompt: the end of the parent's prompt, or the
- * position of the first of its ids that differ.
+ * Returns the position where the comparison of the parent's assistant turn with the child's prompt begins. It is the end of the parent's
+ * prompt, or the position of the first id of the parent's prompt that differs.
  */
 function turnStartOf({ shared, node }: Match): number {
   return Math.min(shared, node.completion.promptIds.length);
@@ -339,8 +343,8 @@ function driftOf(completion: Completion, parent: Match, suffixStart: number | nu
 }
 
 /**
- * Whether the prompt has only the beginning of the parent's reply: the ids of the turn are the first ids of the reply, or the reply ended at
- * a stop string, which is not part of its message.
+ * Whether the prompt contains only the beginning of the parent's reply. Either the ids of the turn are the first ids of the reply, or the
+ * reply ended at a stop string, which is not part of its message.
  */
 function isCut({ node, shared }: Match, suffixStart: number | null): boolean {
   const { promptIds, stop, message } = node.completion;

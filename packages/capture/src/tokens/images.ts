@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto';
 import { type ChatMessage, type ContentPart, IMAGE_REFERENCE } from '@floe-rl/core/schema';
 
 /**
- * URLs of images by reference. A recorded message has a reference in the place of a URL that contains the image itself, because an agent
- * sends its images again with each call and each of them may have megabytes.
+ * URLs of images by reference. When a URL contains the image itself, the recorded message has a reference instead of the URL. Agents send all
+ * their images with each call, and each image may have megabytes.
  */
 export type ImageUrls = ReadonlyMap<string, string>;
 

@@ -1,9 +1,9 @@
 import { sharedLength } from './sequence.ts';
 
 /**
- * A branch of a compressed prefix tree (radix tree) over token id sequences. The tree indexes the prompts and responses of a session's
- * graph by their ids. (The proxy's `PrefixIndex` indexes conversations by their messages, before ids exist.) The ids `ids[from..to)` lead
- * from the end of the parent branch to the end of this branch; they are a slice of an inserted sequence, never a copy.
+ * A branch of a compressed prefix tree (radix tree) over token id sequences. The tree indexes the prompts and responses of a session's graph
+ * by their ids. (The proxy's `PrefixIndex` indexes conversations by their messages, before ids exist.) The ids `ids[from..to)` lead from the
+ * end of the parent branch to the end of this branch. They are a slice of an inserted sequence, never a copy.
  */
 export class Branch<T> {
   ids: Int32Array;

@@ -3,9 +3,9 @@ import { canonicalJson, isRecord } from '@floe-rl/core';
 import type { AssistantMessage, ChatMessage, ChatTool, ToolCall } from '@floe-rl/core/schema';
 
 /**
- * Whether an assistant turn of a request's history has the content of a recorded reply: the same text except for surrounding white space;
- * the same tool calls, in order, with arguments of the same meaning; and the same thinking, or none. Ids of tool calls are ignored. `tools`
- * are the tools with which the reply was sampled.
+ * Whether an assistant turn of a request's history has the content of a recorded reply. The text must be the same except for surrounding white
+ * space. The tool calls must be the same, in order, with arguments of the same meaning; their ids are ignored. The turn has the same thinking
+ * as the reply, or none. `tools` are the tools of the request that the reply answers.
  */
 export function sameTurn(turn: AssistantMessage, reply: AssistantMessage, tools: readonly ChatTool[]): boolean {
   return (
@@ -124,9 +124,9 @@ export function countMarks(text: string): number {
 }
 
 /**
- * Compares the tool calls of a turn in a request with those of the recorded reply. The result is `identical` when names and argument texts
- * are the same, `reserialized` when only an argument text differs but not its meaning, and `different` otherwise. Ids are ignored, because
- * floe assigned them and the model did not sample them.
+ * Compares the tool calls of a turn in a request with the tool calls of the recorded reply. The result is `identical` when names and argument
+ * texts are the same, `reserialized` when only an argument text differs but not its meaning, and `different` otherwise. Ids are ignored,
+ * because floe assigned them and the model did not sample them.
  */
 export function compareCalls(
   sampled: readonly ToolCall[],

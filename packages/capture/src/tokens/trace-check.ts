@@ -17,8 +17,8 @@ export type CheckedTrace = {
 
 /**
  * Compares a finished trace with the completions that its trained spans name. Throws `audit_failed` when the trace's columns (ids, mask,
- * logprobs and others) contradict each other, or when the id, log-probability, version, constraint or routed experts of a trained token
- * differ from the sampled ones.
+ * logprobs and others) contradict each other. Also throws it when the id, log-probability, version, constraint or routed experts of a trained
+ * token differ from the sampled ones.
  */
 export function checkTrace(
   trace: BuiltTrace,
@@ -52,8 +52,8 @@ export function checkTrace(
 }
 
 /**
- * Checks the positions of traces that are turns of an episode: the turns of each episode must be adjacent and in order, and only its last
- * turn may be marked as the last. Otherwise throws `audit_failed`.
+ * Checks the positions of traces that are turns of an episode. Throws `audit_failed` unless the turns of each episode are adjacent and in
+ * order, and only its last turn is marked as the last.
  */
 export function checkSteps(traces: readonly BuiltTrace[]): void {
   let before: StepPosition | null = null;
@@ -128,8 +128,8 @@ function checkSpan(trace: BuiltTrace, index: number, span: TrainedSpan, completi
 }
 
 /**
- * Checks that the trace's routed experts at the positions of a trained span equal those of the completion. The last position of the span is
- * omitted: the experts at that position computed the token after the span, which the completion did not sample.
+ * Checks that the trace's routed experts at the positions of a trained span equal the routed experts of the completion. The last position of
+ * the span is omitted: the experts at that position computed the token after the span, which the completion did not sample.
  */
 function checkExperts(trace: BuiltTrace, index: number, span: TrainedSpan, completion: Completion): void {
   const traced = trace.routedExperts;

@@ -91,8 +91,8 @@ type TraceMetadata = {
    */
   readonly step_rewards?: readonly (number | null)[];
   /**
-   * The response position after the last trained token of each completion, in order; `null` for a completion of which the trace trains
-   * nothing. Present when `step_rewards` is.
+   * The response position after the last trained token of each completion, in order; `null` when no token of the completion is trained in this
+   * trace. Present when `step_rewards` is.
    */
   readonly step_ends?: readonly (number | null)[];
 };

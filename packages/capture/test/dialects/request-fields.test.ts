@@ -21,7 +21,7 @@ const FUNCTION = { type: 'function', function: { name: 'f', parameters: SCHEMA }
 
 const CHAT_BASE = { model: 'm', messages: [{ role: 'user', content: 'hi' }], tools: [FUNCTION] };
 
-/** The fields of OpenAI's API, followed by those that vLLM and SGLang add to it. */
+/** The fields of OpenAI's API, followed by the fields that vLLM and SGLang add to it. */
 const CHAT: FieldTable = {
   used: {
     max_completion_tokens: 5,

@@ -55,7 +55,7 @@ export class ScriptedServer {
     return `http://127.0.0.1:${(this.server.address() as AddressInfo).port}`;
   }
 
-  /** The chat completions received so far, without those that name a model that is not in `models`, and without {@link logprobsProbes}. */
+  /** The chat completions received so far, without {@link logprobsProbes} and without requests for a model that is not in `models`. */
   get chats(): Received[] {
     return this.received.filter(
       (received) => received.path === '/v1/chat/completions' && this.isOwn(received) && !isLogprobsProbe(received),
@@ -201,8 +201,8 @@ export function vllmReply(received: Pick<Received, 'headers'>, parts: ReplyParts
 }
 
 /**
- * Makes the chunks in which vLLM streams the reply of {@link vllmReply}: first the prompt ids, then one chunk for each token, of which the
- * last has the finish reason, then the usage.
+ * Makes the chunks of vLLM's stream for the reply of {@link vllmReply}. The first chunk has the prompt ids. Then each token has a chunk, and
+ * the last token's chunk also has the finish reason. The usage comes last.
  */
 export function vllmChunks(received: Pick<Received, 'headers'>, parts: ReplyParts = {}): Record<string, unknown>[] {
   const whole = vllmReply(received, parts) as {

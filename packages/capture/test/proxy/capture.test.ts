@@ -38,7 +38,7 @@ async function ask({ baseUrl }: CaptureSession, messages: readonly Message[]): P
 describe('a capture without server and node', () => {
   it('makes one trace of a conversation, with the tokens that the engine sampled', async () => {
     const session = await (await start()).openSession({ sampling: { max_tokens: 20 } });
-    // The calls with which the engine was examined at its registration.
+    // The calls that examined the engine at its registration.
     const { length: probes } = sim.ledger.entries();
     const first: Message = { role: 'user', content: 'What is 6 times 7?' };
     const reply = await ask(session, [first]);

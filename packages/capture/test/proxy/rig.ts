@@ -105,7 +105,7 @@ export class Rig {
     prepare(rig.server);
     await rig.server.listen();
     rig.engines = await createEnginePools([engineSpecSchema.parse({ base_url: rig.server.baseUrl })], { clock });
-    // Removes the requests with which the engine adapter probed the scripted server at start, so that tests see only model calls.
+    // Removes the requests of the engine adapter that probed the scripted server at start, so that tests see only model calls.
     rig.server.received.splice(0);
     rig.proxy = createProxy({ engines: rig.engines, journal: journal ?? rig.journal, clock });
     await rig.proxy.listen({ host: '127.0.0.1', port: 0 });

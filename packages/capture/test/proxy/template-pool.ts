@@ -25,7 +25,7 @@ export type ScriptedReply = {
   readonly cut?: number;
   readonly stopText?: string;
   readonly dropped?: string;
-  /** The id with which the reply ends. Default: the end-of-turn id of the chat template. */
+  /** The last id of the reply. Default: the end-of-turn id of the chat template. */
   readonly stopId?: number;
 };
 

@@ -44,7 +44,7 @@ function session(): Session {
   return { graph, result, trace, span };
 }
 
-/** Audits the session with other traces than those of its builder. Returns the audit, or the error that the audit throws. */
+/** Audits the session with `traces`, which may differ from the traces of its builder. Returns the audit, or the error that the audit throws. */
 function auditOf({ graph, result }: Session, traces: readonly BuiltTrace[], excluded = result.excluded): unknown {
   try {
     return auditTraces(graph, traces, excluded).audit;

@@ -104,8 +104,8 @@ function checkTrained(known: readonly Known[], traces: readonly Trace[], constra
     }
     const found = trained.slice(at, (at ?? 0) + expected.length);
     expect(found.map(({ id, logprob, version }) => ({ id, logprob, version }))).toEqual(expected);
-    // Compares the routed experts of all tokens but the last. For its last token the completion has no routed experts; the trace has those
-    // of the next completion.
+    // Compares the routed experts of all tokens but the last. The completion has no routed experts for its last token; the trace has the next
+    // completion's experts there.
     for (const [i, { row }] of found.slice(0, -1).entries()) {
       if (row !== null) expect(row).toEqual(expertRow(one.completion.index, one.completion.promptIds.length + i));
     }

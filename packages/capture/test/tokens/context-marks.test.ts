@@ -14,7 +14,7 @@ function build(completions: readonly Completion[], strategy: string) {
   return trajectorySchema.parse(JSON.parse(buildTrajectory({ ...request, status: 'COMPLETED' }).json.toString()));
 }
 
-/** Makes two turns, of which the second has the first one's messages, its reply and `added`. */
+/** Makes two turns. The messages of the second turn are `first`, the first turn's reply and `added`. */
 function twoTurns(first: ChatMessage, ...added: ChatMessage[]): Completion[] {
   const one = makeCompletion({ index: 0, prompt: [10, 11], response: [12, 2], messages: [first] });
   const messages = [first, one.message, ...added];

@@ -230,7 +230,7 @@ describe('the proof of a drift', () => {
 });
 
 describe('a turn that is rendered together with the ids that begin a reply', () => {
-  /** The id of one line break, that of two, and that of a tag that opens the reasoning. */
+  /** The ids of one line break, of two line breaks, and of a tag that opens the reasoning. */
   const [LINE, LINES, THINK] = [300, 301, 302];
   const texts: Record<number, string> = { ...TEXTS, [LINE]: '\n', [LINES]: '\n\n', [THINK]: '<think>' };
 

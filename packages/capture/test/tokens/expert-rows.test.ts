@@ -8,7 +8,7 @@ import { Transcript } from './transcript.ts';
 
 /**
  * Makes the routed experts of a completion: two layers with one expert each, as uint16. The expert of the first layer is the number of the
- * position, and that of the second layer is the index of the completion.
+ * position. The expert of the second layer is the index of the completion.
  */
 function experts({ index, promptIds, responseIds }: Completion, start = 0, rows?: number): RoutedExperts {
   const count = rows ?? promptIds.length + responseIds.length - 1 - start;

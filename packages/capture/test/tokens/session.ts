@@ -4,7 +4,7 @@ import { type ImageUrls, NO_IMAGES } from '../../src/tokens/images.ts';
 
 /** The id that ends a turn in the invented chat template of the tests' sessions. */
 export const CLOSE = 2;
-/** The id with which an assistant turn that calls a tool may end instead of {@link CLOSE}. */
+/** The id that may end an assistant turn with a tool call, instead of {@link CLOSE}. */
 export const CALL_CLOSE = 3;
 
 export type CompletionInput = Partial<

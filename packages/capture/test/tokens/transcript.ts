@@ -50,7 +50,7 @@ export class Transcript {
 
   /**
    * Returns the history for the next call: `history`, the reply of `completion`, and a new turn of `role`. The reply is rendered as it was
-   * sampled or, when `ids` is given, as those ids and an end-of-turn id. `given` are the messages with which the harness returns the reply.
+   * sampled or, when `ids` is given, as these ids and an end-of-turn id. `given` are the messages that the harness returns for the reply.
    */
   after(
     history: History,

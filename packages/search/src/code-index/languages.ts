@@ -54,8 +54,8 @@ ${JAVASCRIPT.replace('(class_declaration name: (identifier)', '(class_declaratio
 (enum_declaration name: (identifier) @name) @enum`;
 
 /**
- * What is found in code. A definition is captured by its kind, with `@name` in it; every other use of a name that can be that of a definition
- * is a `@reference`.
+ * Tree-sitter queries that find the definitions and references in code, by language. A definition is captured by its kind, with `@name` in it.
+ * Every other use of a name that may be defined somewhere is captured as `@reference`.
  */
 const QUERIES = {
   python: `

@@ -7,7 +7,7 @@ import { type Grammar, queryOf } from './languages.ts';
 /** A class, function or other thing with a name that code defines. Lines are numbered from 1, and the last is included. */
 export type Definition = {
   readonly name: string;
-  /** The name with those of the definitions around it, such as `Shop.add`. */
+  /** The name, preceded by the names of the definitions around it, such as `Shop.add`. */
   readonly path: string;
   readonly kind: string;
   readonly line: number;

@@ -10,7 +10,7 @@ export type ParseReply =
 
 /** Default time limit in milliseconds to parse one file. */
 const FILE_LIMIT_MS = 15_000;
-/** Memory of the thread in MiB, without that of tree-sitter. */
+/** Memory limit of the thread in MiB. The memory of tree-sitter does not count. */
 const MEMORY_MB = 512;
 
 const NOTHING: ParsedCode = { definitions: [], references: [] };

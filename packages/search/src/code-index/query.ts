@@ -22,7 +22,7 @@ export type CodeMatches = {
   /** `null` when nothing was found. */
   readonly kind: MatchKind | null;
   readonly hits: readonly CodeHit[];
-  /** Number of all hits, of which `hits` are the first. */
+  /** Number of all hits. `hits` has only the first of them. */
   readonly total: number;
   /** Places where the name of the definitions is used, and their number. */
   readonly uses: readonly CodeUse[];

@@ -40,8 +40,9 @@ const inflate = promisify(gunzip);
 type Shell = ToolProcess<ShellResult>;
 
 /**
- * Lists the files of code below `root` in the sandbox: those that git tracks or would track, or all where there is no git repository. The
- * answer is the agent's word. Rejects with a {@link ToolError} when the sandbox has no program for it.
+ * Lists the files of code below `root` in the sandbox: the files that git tracks or would track, or all files where there is no git
+ * repository. The list is not trusted, because the agent may have changed the programs that make it. Rejects with a {@link ToolError} when the
+ * code cannot be listed.
  */
 export async function listCode(shell: Shell, root: string, signal: AbortSignal): Promise<CodeFiles> {
   const command = `(${LIST_FUNCTION}

@@ -105,7 +105,10 @@ function addFound(writer: IndexWriter, found: FoundDocument, { onBadRow, onProgr
   else onBadRow(found.where, error);
 }
 
-/** Returns the error for a document whose id is that of another, which is at `earlier`; `null` when `earlier` is. */
+/**
+ * Returns the error for a document with the same id as an earlier document. `earlier` states where the earlier document is; `null` when there
+ * is none, and then the result is `null` too.
+ */
 function duplicate(
   { document, where }: Extract<FoundDocument, { document: StoredDocument }>,
   earlier: string | null,

@@ -13,8 +13,8 @@ const PASSAGES_PER_DOCUMENT = 4;
 type Loaded = { readonly passages: Float64Array; readonly values: Float32Array };
 
 /**
- * Searches an index by the similarity of vectors, the cosine. The vectors are held in memory, 4 bytes for each dimension of a passage, and
- * all are compared with that of the query.
+ * Searches an index by the cosine similarity of vectors. The vectors are held in memory, 4 bytes for each dimension of a passage. The query's
+ * vector is compared with all of them.
  */
 export class DenseSearch implements SearchBackend {
   readonly hasDocuments = true;

@@ -11,7 +11,7 @@ export class Embeddings {
   readonly model: string;
   private readonly service: JsonService;
 
-  /** `url` is the base URL, such as `http://host:8000/v1`, or that of the route itself. */
+  /** `url` is the base URL, such as `http://host:8000/v1`, or the URL of the route itself. */
   constructor(url: string, model: string, key: string | null) {
     const base = url.replace(/\/+$/, '');
     this.service = {

@@ -84,7 +84,7 @@ function countedUp(words: readonly { readonly frequency: number }[], limit: numb
   });
 }
 
-/** Returns the query. Throws `bad_request` for one that is too long or has no words. */
+/** Returns the query. Throws `bad_request` when the query is too long or has no words. */
 export function checkedQuery(query: string): string {
   if (query.length > MAX_QUERY_CHARS) {
     throw new FloeError(

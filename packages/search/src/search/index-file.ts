@@ -5,7 +5,7 @@ import { FloeError, messageOf } from '@floe-rl/core';
 import Libsql from 'libsql';
 import type { StoredDocument } from './search.ts';
 
-/** Number in the header of every index file, by which it is known: `flix` in ASCII. */
+/** Number in the header that identifies an index file: `flix` in ASCII. */
 const APPLICATION_ID = 0x666c6978;
 /** Format of the tables. */
 const FORMAT = 1;

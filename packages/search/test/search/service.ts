@@ -54,6 +54,6 @@ export function fakeEmbeddings({ body }: Asked): Answer {
     index,
     embedding: TOPICS.map((topic) => (topic.test(text) ? 1 : 0.01)),
   }));
-  // The order of the answer is that of `index` only by chance.
+  // Clients must not assume that the vectors are ordered by `index`, so the reply has them in reverse.
   return { body: JSON.stringify({ object: 'list', data: data.reverse() }) };
 }

@@ -86,8 +86,8 @@ const codexMetadataSchema = z.looseObject({
 type CodexMetadata = z.output<typeof codexMetadataSchema>;
 
 /**
- * Values of `request_kind` by which Codex marks model calls with a special purpose, and the call kind of each. All other values, such as
- * those of later versions, count as work on the task.
+ * Values of `request_kind` that Codex gives to model calls with a special purpose, and the call kind of each. All other values, such as values
+ * of later versions, count as work on the task.
  */
 const CODEX_REQUEST_KINDS: Readonly<Record<string, CallKind>> = { compaction: 'compaction', prewarm: 'probe' };
 
@@ -166,7 +166,7 @@ const copilotCli: HarnessRules = {
   },
 };
 
-/** Name of the tool with which Gemini CLI's sub-agents end their work. */
+/** Name of the tool that Gemini CLI's sub-agents call to end their work. */
 const GEMINI_SUBAGENT_TOOL = 'complete_task';
 /** Text that the system prompt of every sub-agent of Gemini CLI contains. */
 const GEMINI_SUBAGENT_MARK = 'ONLY way to complete your mission';
@@ -256,8 +256,8 @@ const pi: HarnessRules = {
 };
 
 /**
- * Rules for the agents of floe, which name the thread of every call in `x-floe-thread`, mark a call whose reply is not to be trained with
- * `x-floe-kind: untrained`, and may name one of the task's pools of engines in `x-floe-engine-pool`.
+ * Rules for the agents of floe, which name the thread of every call in the header `x-floe-thread`. A call whose reply is not to be trained has
+ * the header `x-floe-kind: untrained`. The header `x-floe-engine-pool` may name one of the task's pools of engines.
  */
 const floe: HarnessRules = {
   headers(headers) {

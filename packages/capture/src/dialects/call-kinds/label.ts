@@ -12,7 +12,7 @@ type LabelInput = Prompt & { readonly headers: Headers };
 const SESSION_HEADERS = ['x-claude-code-session-id', 'x-session-id', 'session-id', 'session_id'] as const;
 
 /**
- * Returns the harness whose rules label the agent's model calls: the one that the task names, or else the agent's own harness. `null` when
+ * Returns the harness whose rules label the agent's model calls: the harness that the task names, or else the agent's own harness. `null` when
  * there are no rules for the agent's harness, for example for `shell`.
  */
 export function callRulesOf(agent: Pick<AgentSpec, 'harness' | 'call_rules'>): CallRules | null {

@@ -25,7 +25,7 @@ export type Prompt = {
   readonly responseFormat: ResponseFormat | undefined;
 };
 
-/** The properties of a request by which the rules of each harness classify it. */
+/** The properties of a request that the rules of the harnesses use to classify it. */
 export class PromptView {
   readonly toolCount: number;
   /** Text of the system message at the start; an empty string when there is no such message. */

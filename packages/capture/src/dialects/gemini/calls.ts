@@ -65,9 +65,9 @@ export class OpenCalls {
   }
 
   /**
-   * Finds the tool call that a result answers and returns the id of the call; `null` when no unanswered call matches. A result whose id is
-   * that of a call answers this call. Any other result answers the first unanswered call of its tool, or else the first unanswered call of
-   * the turn. When the client sent an id with every call of the turn, a result with an unknown id answers no call.
+   * Finds the tool call that a result answers and returns the id of the call; `null` when no unanswered call matches. A result with the id of
+   * a call answers this call. Any other result answers the first unanswered call of its tool, or else the first unanswered call of the turn.
+   * When the client sent an id with every call of the turn, a result with an unknown id answers no call.
    */
   answer(name: string, id: string | null): string | null {
     const withId = id === null ? undefined : this.byId.get(id);

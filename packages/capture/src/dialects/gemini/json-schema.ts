@@ -2,8 +2,8 @@ import { isRecord } from '@floe-rl/core';
 import type { JsonObject } from '../json-object.ts';
 
 /**
- * Maps the type names of Google, which are upper case, to those of JSON Schema. JSON Schema has no upper-case type names, so the conversion
- * does not affect a schema that already is JSON Schema.
+ * Maps the type names of Google, which are upper case, to the type names of JSON Schema. JSON Schema has no upper-case type names, so the
+ * conversion does not affect a schema that already is JSON Schema.
  */
 const TYPES: ReadonlyMap<unknown, string> = new Map(
   ['string', 'number', 'integer', 'boolean', 'array', 'object', 'null'].map((name) => [name.toUpperCase(), name]),
@@ -27,7 +27,7 @@ const SPELLINGS: ReadonlyMap<string, string> = new Map(
 );
 
 /**
- * Converts a schema in Google's OpenAPI subset to JSON Schema: type names become lower case, `nullable` becomes the type `null`, and limits
+ * Converts a schema in Google's OpenAPI subset to JSON Schema. Type names become lower case, and `nullable` becomes the type `null`. Limits
  * that are written as strings, such as `"maxItems": "3"`, become numbers. Everything else is kept, so JSON Schema is returned unchanged.
  */
 export function jsonSchemaOf(schema: JsonObject): JsonObject {

@@ -17,9 +17,9 @@ export function encodeGenerateReply(reply: CanonicalReply): string {
 type CompleteCall = { readonly id: string; readonly name: string; readonly raw: string };
 
 /**
- * Encodes the parts of a reply as JSON. The first part after thinking has a signature that repeats the thinking. If no part before the
- * first tool call has a signature, the call gets one, because the signature contains the completion id and some clients drop the id of the
- * call.
+ * Encodes the parts of a reply as JSON. The first part after thinking has a signature that repeats the thinking. If no part before the first
+ * tool call has a signature, the call gets one. The signature contains the completion id, which is needed because some clients drop the id of
+ * the call.
  */
 export class PartWriter {
   private readonly completionId: string;

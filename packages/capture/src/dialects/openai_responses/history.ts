@@ -285,8 +285,8 @@ class AssistantTurns {
   }
 
   /**
-   * Adds a tool result. While an assistant turn is open, the result is kept until the turn ends, because clients may send the result of one
-   * call before the next call of the same turn.
+   * Adds a tool result. While an assistant turn is open, the result is kept until the turn ends. Clients may send the result of one call
+   * before the next call of the same turn.
    */
   result(callId: string, parts: readonly ContentPart[]): void {
     if (this.turn === null) this.conversation.tool(callId, parts);

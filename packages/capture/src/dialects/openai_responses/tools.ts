@@ -39,9 +39,7 @@ export class ToolTable {
   readonly tools: ChatTool[] = [];
   readonly forms = new Map<string, ToolForm>();
   private readonly conversation: Conversation;
-  /**
-   * For each tool, by its internal name, a text with which a repeated declaration is recognised: its JSON text and its {@link ToolForm}.
-   */
+  /** For each tool, by its internal name, a text that identifies a repeated declaration: its JSON text and its {@link ToolForm}. */
   private readonly declared = new Map<string, string>();
 
   constructor(conversation: Conversation) {

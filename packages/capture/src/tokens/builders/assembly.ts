@@ -17,8 +17,8 @@ type Piece = {
 };
 
 /**
- * Joins `nodes`, each of which continues the previous one, into one trace: the first prompt, then the replies as sampled and the ids
- * between them. Replies for which `isTrained` returns `false` get mask 0. A node with link `rerendered` must have a `suffixStart`.
+ * Joins `nodes` into one trace: the first prompt, then the replies as sampled and the ids between them. Each node must continue the node
+ * before it. Replies for which `isTrained` returns `false` get mask 0. A node with link `rerendered` must have a `suffixStart`.
  */
 export function assembleTrace(
   graph: TokenGraph,

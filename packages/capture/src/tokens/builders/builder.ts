@@ -41,7 +41,7 @@ export type BuiltTrace = {
    * to the last but one; `null` when a row is unknown.
    */
   readonly routedExperts: RoutedExperts | null;
-  /** The completions in the trace, in order, including those that are not trained and only serve as context. */
+  /** The completions in the trace, in order. Completions that are not trained and only serve as context are included. */
   readonly nodes: readonly GraphNode[];
   /**
    * The position of the trace in its episode when the trace is one turn of an episode, otherwise `null`. Traces of an episode are adjacent

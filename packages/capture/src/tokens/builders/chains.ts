@@ -10,7 +10,7 @@ export const forkOwnerSchema = z
   );
 export type ForkOwner = z.infer<typeof forkOwnerSchema>;
 
-/** A list of completions, each of which continues the previous one. */
+/** A list of completions. Each completion continues the completion before it. */
 export type Chain = [GraphNode, ...GraphNode[]];
 
 /**

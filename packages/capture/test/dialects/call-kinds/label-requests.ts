@@ -34,8 +34,8 @@ export const MAIN = { thread: 'main', callKind: 'main' };
 export const ALL_RULES = [...callRulesSchema.options, null];
 
 /**
- * Applies the call rules of every harness that is not in `owners` to a request, and checks that none of them takes the request for anything
- * but a model call of the main agent.
+ * Applies the call rules of every harness that is not in `owners` to a request. Checks that all of these rules label the request as a model
+ * call of the main agent.
  */
 export function expectForeign(owners: readonly CallRules[], headers: Headers, more: Partial<LabelInput> = {}): void {
   for (const rules of ALL_RULES) {

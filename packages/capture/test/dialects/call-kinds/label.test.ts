@@ -242,8 +242,8 @@ describe('labels from headers', () => {
     fc.assert(
       fc.property(rules, headers, headers, (by, a, b) => {
         if (threadKeyOf(by, a) === threadKeyOf(by, b)) expect(label(by, a)).toEqual(label(by, b));
-        // Headers such as `user-agent` state nothing about the agent thread, the purpose of the call or the run of the harness, so they
-        // must not change the key of the thread.
+        // Headers such as `user-agent` do not state the agent thread, the purpose of the call or the run of the harness. They must not change
+        // the key of the thread.
         expect(threadKeyOf(by, { ...a, 'x-request-id': 'r', 'user-agent': 'u' })).toBe(threadKeyOf(by, a));
       }),
       { numRuns: 500 },

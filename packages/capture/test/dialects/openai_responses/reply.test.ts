@@ -83,7 +83,7 @@ function eventsOf(stream: string): Event[] {
 
 const typesOf = (stream: string): string[] => eventsOf(stream).map(({ type }) => type.replace('response.', ''));
 
-/** Returns the completed items of a stream, which are those that Codex adds to its history. */
+/** Returns the completed items of a stream. Codex adds exactly these items to its history. */
 const doneItems = (events: readonly Event[]): Item[] =>
   events.flatMap(({ type, item }) => (type === 'response.output_item.done' && item ? [item] : []));
 

@@ -37,9 +37,9 @@ function textOf(ids: readonly number[]): string {
 export const logprobOf = (id: number): number => -((id % 97) + 1) / 100;
 
 /**
- * A loopback server that answers like llama.cpp's server, with an invented tokenizer and template. `reply` is the text that the model
- * writes. The probabilities of its model do not add up to 1, unlike those of a simulated engine. That suffices here, because tests with a
- * real server cover the probabilities themselves.
+ * A loopback server that answers like llama.cpp's server, with an invented tokenizer and template. `reply` is the text that the model writes.
+ * Unlike in a simulated engine, the probabilities do not add up to 1. That suffices here, because tests with a real server cover the
+ * probabilities themselves.
  */
 export class LlamaCppServer {
   readonly calls: LlamaCall[] = [];

@@ -9,7 +9,10 @@ function expertsOf(rows: number, mark: number, start = 0): RoutedExperts {
   return { dtype: 'int32', shape: [rows, 1, 2], start, data: Buffer.from(values.buffer) };
 }
 
-/** Returns the routed experts of a reply of three tokens to a prompt of four, of which the first two tokens were sampled in the first part. */
+/**
+ * Returns the routed experts of a reply of three tokens to a prompt of four tokens. The first two tokens of the reply were sampled in the
+ * first part, before the reply was resumed.
+ */
 function joined(first: RoutedExperts | null, whole: RoutedExperts | null): RoutedExperts | null {
   const reply = joinReply(
     prompted([7, 8, 9, 10]),

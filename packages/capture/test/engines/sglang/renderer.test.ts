@@ -7,7 +7,7 @@ type Message = { role: string; content: string; reasoning_content?: string; tool
 /** A chat template for tests. Token ids from 1,000 on are text; all other ids belong to the template. */
 type Template = {
   start: number[];
-  /** The token ids with which every turn begins, in front of its role. */
+  /** The token ids at the beginning of every turn, in front of its role. */
   open: number[];
   headEnd: number[];
   close: number[];

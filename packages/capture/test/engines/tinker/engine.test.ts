@@ -36,7 +36,7 @@ async function generate(over: Partial<GenerateRequest> = {}): Promise<GenerateRe
   return generateAsPool(engine ?? (await connect()), contractRequest('plain', over), never);
 }
 
-/** The last sampling request, without those that measure the log-probabilities at registration. */
+/** The last sampling request. Requests that measure the log-probabilities at registration do not count. */
 const lastSample = () => server.samples.at(-1);
 
 beforeEach(async () => {

@@ -5,8 +5,8 @@ import { parseJsonSample, parseProtobufSample } from '../../../src/engines/tinke
 import { bytesField, protobufOf } from './tinker-server.ts';
 
 /**
- * A message that the schema in Tinker's SDK 0.38.0 wrote: tokens 7, 300 and 151645, log-probabilities -0.5, -1.25 and 0, `length`, 130
- * cached tokens, and the log-probabilities of a prompt of two tokens.
+ * A message that the schema in Tinker's SDK 0.38.0 wrote. It has the tokens 7, 300 and 151645 with log-probabilities -0.5, -1.25 and 0, the
+ * stop reason `length` and 130 cached tokens. It also has the log-probabilities of a prompt of two tokens.
  */
 const OF_SDK = '0a1e0801120c070000002c0100005d5002001a0c000000bf0000a0bf0000000012080000c07f000000c0208201';
 

@@ -52,8 +52,8 @@ const CONTEXT: ReplyContext = {
 const CALL = { id: 'call_1', type: 'function', function: { name: 'sh', arguments: '{}' } };
 
 /**
- * Samples 100 ids of a reply, of which the first 20 are previewed, and then all of them unless the previews have ended. `chunk` changes the
- * reply of the parser for streams. Returns what the listener received, and the number of requests to the server's parsers.
+ * Samples 100 ids of a reply. Previews the first 20 ids, and then all 100 unless the previews have ended. `chunk` changes the reply of the
+ * parser for streams. Returns what the listener received, and the number of requests to the server's parsers.
  */
 async function previewed(message: Json, chunk: (reply: Json) => unknown = (reply) => reply) {
   serveTokens(server, { message });

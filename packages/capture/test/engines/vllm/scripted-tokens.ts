@@ -105,7 +105,7 @@ export function withChoice(reply: Json, over: object): Json {
   return { ...reply, choices: [{ ...choice, ...over }] };
 }
 
-/** Returns the requests that the server received at `path`, except for those of probes. */
+/** Returns the requests that the server received at `path`, without the requests of probes. */
 export function callsOf(server: ScriptedServer, path: string): Received[] {
   return server.received.filter(
     (received) => received.path === path && received.headers['x-request-id'] === 'cpl_mine',

@@ -42,8 +42,8 @@ function hostile(kind: 'raw' | 'rle', size: number, count: number): Buffer {
 }
 
 const text = JSON.stringify(chatBody());
-// The same chat request of 580 bytes, compressed in two ways by a real zstd encoder: as one frame, and as two frames of which the second
-// has no checksum.
+// The same chat request of 580 bytes, compressed in two ways by a real zstd encoder: as one frame, and as two frames. The second of the two
+// frames has no checksum.
 const REAL = [
   'KLUv/WREAUUCAJKEDxagpRoDnPFrgxf6EiYJ4FM1+vRl/9cEA2BYJIMFxTKC4X6vlCspeaxyB995VN2Ee7PgbqLHjJijgu+TAUW3AQAFPqgzCsaSYg4=',
   'KLUv/QRYFQIAUgQOE7BVYwwsmzchLVGCMC3RWIOUUWAiGSwolhEM93ulXEnJY5U7fOdRdQPuzYK7iR4zYo4K3ycDRbcBAAUAqBkFpf40gii1L/0AaMUAAIhheSBpdCBhZ2FpbiBzIn1dfQEAaKDOLw==',
@@ -162,8 +162,8 @@ describe('unpacking a body', () => {
     const yields = vi.spyOn(globalThis, 'setImmediate');
     const blocks = 160;
     await unpackZstd(frame(Buffer.alloc(blocks * 100_000, 0x20)), 20_000_000);
-    // Decoding a block takes as long as 100 kB of output, plus as long as 524 kB of output for the window of 8 MB that the decoder moves in
-    // memory.
+    // Decoding a block is expected to take as long as writing 624 kB of output. 100 kB are for the block itself, and 524 kB because the
+    // decoder moves its window of 8 MB in memory.
     expect(yields.mock.calls.length).toBeGreaterThanOrEqual(blocks / 3);
     expect(yields.mock.calls.length).toBeLessThan(blocks * 0.75);
     yields.mockRestore();

@@ -23,7 +23,10 @@ type Json = ReturnType<typeof JSON.parse>;
 const SCHEMA = { type: 'object', properties: { command: { type: 'string', description: `shell ${HALF}` } } };
 const DESCRIPTION = `Runs ${HALF}`;
 
-/** A conversation with lone surrogates in every text that an agent can send: a request, and the one that follows a reply with a call. */
+/**
+ * Two requests of a conversation in each dialect, with lone surrogates in every text that an agent can send. `second` makes the request that
+ * follows a reply with a tool call.
+ */
 const CONVERSATIONS: Record<DialectName, { path: string; first: Body; second: (reply: Json) => Body }> = {
   openai_chat: conversation(
     '/v1/chat/completions',

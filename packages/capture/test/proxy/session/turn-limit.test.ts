@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { TurnLimit } from '../../../src/proxy/session/turn-limit.ts';
 
-/** Returns the error with which a call is refused; `null` when the call is admitted. */
+/** Returns the error that refuses a call; `null` when the call is admitted. */
 function refusal(limit: TurnLimit, kind: CallKind): FloeError | null {
   try {
     limit.refuse(kind);
