@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/server`. */
+/** The exports of `@floe-rl/server` for other packages. */
 export { type RolloutConfigInput, rolloutConfigSchema } from './rollout/config.ts';
 export type { TokenTexts } from './rollout/context.ts';
 export type { ListenerUrls } from './rollout/http/listeners.ts';

@@ -7,7 +7,7 @@ import { foldFacts } from './sessions/facts.ts';
 import { sweepExpired } from './sessions/retry.ts';
 import { postponeWhileUnavailable } from './watched-store.ts';
 
-/** Number of changes of the numbers of tasks from which on a sweep replaces them by their sums, so that the status reads few rows. */
+/** Number of stored changes of the task counts after which a sweep replaces the changes by their sums, so that the status reads few rows. */
 const FOLD_COUNTS_AT = 500;
 
 /**

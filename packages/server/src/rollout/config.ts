@@ -33,7 +33,7 @@ const callbackSecretSchema = z
     'must be whsec_ followed by at least 24 bytes in base64; create one with `echo whsec_$(openssl rand -base64 32)`',
   );
 
-/** Whether a text is an origin as browsers send it: scheme, host and port of a page, or `null` for a page that has none. */
+/** Whether a text is an origin as browsers send it: scheme, host and port of a page, or the text `null` for a page without an origin. */
 function isOrigin(text: string): boolean {
   return text === 'null' || (URL.canParse(text) && new URL(text).origin === text);
 }

@@ -65,7 +65,7 @@ export type RolloutDeps = {
   readonly usesFreshRuntime?: (evaluator: EvaluatorSpec) => boolean;
   /** Functions of the operator that decide which groups of batch streams are handed out, by name. Default: none. */
   readonly batchFilters?: ReadonlyMap<string, BatchFilter>;
-  /** Returns the text of each token id; `null` for a model without a tokenizer here. Default: none has one. */
+  /** Returns the text of each token id; `null` for a model without a tokenizer here. Default: no model has a tokenizer. */
   readonly tokenTexts?: TokenTexts;
   /** The registry whose metrics `/metrics` returns. Without a registry, `/metrics` answers `not_found`. */
   readonly metricsRegistry?: MetricsRegistry;
@@ -187,8 +187,8 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
 }
 
 /**
- * Throws `setup_failed` when the database has never had a result or a task, but the blob store has blobs. The database was probably lost or
- * another one is configured, and the server would remove all of these blobs, to which no row refers.
+ * Throws `setup_failed` when the database has never had a result or a task, but the blob store has blobs. The database was probably lost, or
+ * another database is configured. None of its rows refers to these blobs, so the server would remove all of them.
  */
 async function refuseLostDatabase(store: WatchedStore, blobs: BlobStore): Promise<void> {
   const isUsed = await store.read(

@@ -10,7 +10,7 @@ export type RecordedSession = {
   readonly summary: SessionSummary;
   readonly blobs: ResultBlobs;
   readonly harness: string;
-  /** What a search finds of its messages. */
+  /** Text of the session's messages for the full-text search. */
   readonly text: string;
   readonly turns: number;
   readonly sampledTokens: number;
@@ -18,7 +18,9 @@ export type RecordedSession = {
   readonly endedMs: number;
 };
 
-/** Digest of the tasks that are made for recorded sessions. No submission has it, so none of them counts as a repeat. */
+/**
+ * Digest of the tasks that are made for recorded sessions. No submission has this digest, so no submission counts as a repeat of such a task.
+ */
 const NO_DIGEST = 'recorded';
 
 /**

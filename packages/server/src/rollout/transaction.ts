@@ -42,9 +42,9 @@ export class Transaction {
   }
 
   /**
-   * Publishes the session's new state once the transaction is committed, and logs the session when its status has changed. `previousStatus`
-   * is the session's earlier status. It may be `null` when the caller has certainly changed the status and not only the progress. `lastReply`
-   * is the beginning of a reply that is new.
+   * Publishes the session's new state once the transaction is committed, and logs the session when its status has changed. `previousStatus` is
+   * the session's earlier status. It may be `null` when the caller has certainly changed the status and not only the progress. `lastReply` is
+   * the beginning of a new reply.
    */
   sessionChanged(
     row: SessionRow,

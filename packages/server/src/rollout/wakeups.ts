@@ -31,7 +31,7 @@ type Wait = {
   disarm(): void;
 };
 
-/** Wakes the requests that the server holds open when something has changed for which they wait. */
+/** Wakes held requests when the change that they wait for has happened. */
 export class Wakeups {
   private readonly clock: Clock;
   private readonly waiters = new Map<Topic, Set<() => void>>();

@@ -1,9 +1,9 @@
 import type { MeasureKind, Outcome, UnusableReason } from '@floe-rl/core/schema';
 
 /**
- * What lists, filters and aggregates need of an ended session, in columns, so that no query parses JSON. The row is added in the
- * transaction that ends the session, and removed together with its task. `fact_no` increases in the order in which sessions ended.
- * Durations are `null` for a stage that the session did not reach.
+ * The data of an ended session for lists, filters and sums, in columns, so that no query parses JSON. The row is added in the transaction that
+ * ends the session, and removed together with its task. `fact_no` increases in the order in which sessions ended. Durations are `null` for a
+ * stage that the session did not reach.
  */
 export type FactRow = {
   readonly fact_no: number;
@@ -28,7 +28,10 @@ export type FactRow = {
   readonly first_version: string | null;
   /** The dialect of the model calls; `several` for more than one, and `null` without calls. */
   readonly dialect: string | null;
-  /** The kind of the engines that sampled; `several` for more than one, and `null` without calls and for an engine that is not known any more. */
+  /**
+   * The kind of the engines that sampled; `several` for more than one kind. `null` when the session made no calls, or when an engine is not
+   * known any more.
+   */
   readonly engine: string | null;
   readonly node_id: string | null;
   readonly attempt: number;
@@ -45,13 +48,16 @@ export type FactRow = {
   readonly total_ms: number | null;
   /** Sum of the times that engines took for the session's replies; `null` when the node did not report it. */
   readonly engine_ms: number | null;
-  /** Time from the lease to the result of a session with a sandbox; `null` for one without. */
+  /** Time from the lease to the result of a session with a sandbox; `null` for a session without a sandbox. */
   readonly sandbox_ms: number | null;
-  /** Unix time in whole milliseconds at which the session ended. Unlike other columns, it is the wall clock, because people choose by it. */
+  /**
+   * Unix time in whole milliseconds at which the session ended. Other times are service time, but people select sessions by the time of the
+   * wall clock.
+   */
   readonly ended_ms: number;
 };
 
-/** A number of a session that has a name, such as the calls of one tool. Measures are summed with the facts, by kind, name and bin. */
+/** A named number of a session, such as the calls of one tool. Measures are summed with the facts, by kind, name and bin. */
 export type Measure = {
   readonly kind: MeasureKind;
   readonly name: string;
@@ -85,7 +91,7 @@ export type FactTextColumn =
 /** Columns of numbers. Facts can be selected and ordered by them. */
 export type FactNumberColumn = 'reward' | 'turns' | 'sampled_tokens' | 'total_ms';
 
-/** By what facts are summed: the values of a column, or the hour in which the session ended. */
+/** A column that facts can be grouped by. `hour_ms` is the hour in which the session ended. */
 export type FactGroupColumn = FactTextColumn | 'hour_ms';
 
 /** Selects facts. All parts must hold; an absent part holds for every fact. */
@@ -142,7 +148,10 @@ export type MeasureSums = { readonly measures: readonly MeasureTotals[]; readonl
 /** Sums over one group of facts. `by` has the values of the columns that the facts are grouped by. `hour_ms` is Unix time in milliseconds. */
 export type FactTotals = FactSums & { readonly by: Readonly<Partial<Record<FactGroupColumn, string | number | null>>> };
 
-/** The least and the greatest value of a column, and how many facts have one and have none. `min` and `max` are `null` when none has one. */
+/**
+ * The least and the greatest value of a column, both `null` when no fact has a value. `valued` counts the facts with a value, and `without`
+ * the facts without one.
+ */
 export type FactSpread = {
   readonly min: number | null;
   readonly max: number | null;
@@ -178,13 +187,13 @@ export interface FactTable {
   /** Counts facts. Resolves with `null` when more than `maxRead` facts would have to be read. */
   count(filter: FactFilter, maxRead: number): Promise<number | null>;
   /**
-   * Sums facts by the values of some columns, ordered by these values with `null` last. Returns at most `limit` sums. A filter and columns
-   * that {@link fold} sums are answered from the totals, without the facts that are part of them.
+   * Sums facts by the values of some columns, ordered by these values with `null` last. Returns at most `limit` sums. When the totals by hour
+   * have all columns that the filter and `by` need, they are read in place of the facts that are part of them.
    */
   totals(filter: FactFilter, by: readonly FactGroupColumn[], limit: number): Promise<FactTotals[]>;
   /**
-   * Sums the measures of facts by kind, name and bin, and by the values of some columns, in no order. What is read from totals is as for
-   * {@link totals}. For any other filter, at most the newest `maxRead` facts that match are read.
+   * Sums the measures of facts by kind, name and bin, and by the values of some columns, in no order. Uses the totals in the same cases as
+   * {@link totals}. In all other cases, only the newest `maxRead` facts that match are read.
    */
   measures(
     filter: FactFilter,
@@ -194,7 +203,7 @@ export interface FactTable {
   ): Promise<MeasureSums>;
   spread(filter: FactFilter, column: FactNumberColumn): Promise<FactSpread>;
   /**
-   * Counts facts in `bins` intervals of equal width that begin at `from`. The last one has all greater values, too. Returns the number of
+   * Counts facts in `bins` intervals of equal width that begin at `from`. The last interval also has all greater values. Returns the number of
    * facts in each interval.
    */
   histogram(
@@ -202,7 +211,10 @@ export interface FactTable {
     column: FactNumberColumn,
     intervals: { readonly from: number; readonly width: number; readonly bins: number },
   ): Promise<number[]>;
-  /** Returns at most `limit` tasks that have matching facts. The task whose newest one has the greatest number below `before` is first. */
+  /**
+   * Returns at most `limit` tasks that have matching facts, in descending order of the number of their newest matching fact. With `before`,
+   * only tasks whose newest fact has a lower number than `before` are returned.
+   */
   groups(filter: FactFilter, before: number | null, limit: number): Promise<FactGroupRow[]>;
   /** Returns the number of facts that are not part of the totals yet, at most `limit`. */
   unfolded(limit: number): Promise<number>;

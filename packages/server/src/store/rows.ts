@@ -64,7 +64,7 @@ export type SessionRow = {
   readonly trainer: string;
   readonly priority: number;
   /**
-   * Position of the session in the queue. Among sessions of the same priority, those with lower numbers come first. The store assigns the
+   * Position of the session in the queue. Among sessions of the same priority, sessions with lower numbers come first. The store assigns the
    * number when the session is added, and every attempt keeps it.
    */
   readonly queue_order: number;
@@ -97,7 +97,7 @@ export type SessionRow = {
   readonly updated_at: string;
 };
 
-/** The fields in which sessions that are inserted together differ. */
+/** The fields that differ between sessions that are inserted together. */
 export type NewSession = Pick<SessionRow, 'session_id' | 'sample_index'>;
 
 export type SessionPatch = Partial<Omit<SessionRow, 'session_id' | 'task_id' | 'sample_index' | 'queue_order'>>;
@@ -115,8 +115,8 @@ export type DeliveryRow = {
   readonly kind: 'result' | 'retried' | 'partial';
   readonly digest: string;
   /**
-   * The delivered `SessionSummary` as JSON text; `null` when the delivery is the result of the session, which has the summary. The result
-   * then has the references as well, and they are `null` here.
+   * The delivered `SessionSummary` as JSON text; `null` when the delivery is the result of the session. The result's row then has the summary
+   * and the references, and the references are `null` here.
    */
   readonly summary: string | null;
   readonly trajectory_ref: string | null;
@@ -163,10 +163,7 @@ export type NodeRow = {
   readonly registration: string;
   /** The node's latest `NodeStageMetrics` as JSON text. */
   readonly metrics: string;
-  /**
-   * What the node's latest heartbeat reported of its engines, without the state of each engine, as JSON text; `null` when no heartbeat has
-   * reported it.
-   */
+  /** The node's latest report on its engines, without the state of each engine, as JSON text; `null` when no heartbeat has reported it. */
   readonly engines: string | null;
   readonly draining: number;
   /** Reason why the node currently accepts no sessions; `null` when it accepts them. */
@@ -250,7 +247,7 @@ export type EngineStateRow = {
 /** A batch stream: the state from which batches of groups are made. Its rows and groups are in other tables. */
 export type BatchStreamRow = {
   readonly batch_id: string;
-  /** SHA-256 of the canonical request, as {@link TaskRow.digest}. */
+  /** SHA-256 of the canonical request, like {@link TaskRow.digest}. */
   readonly digest: string;
   /** The stream's `BatchStreamRequest` as JSON text, without the rows of its source. */
   readonly request: string;
@@ -271,7 +268,7 @@ export type BatchStreamRow = {
   readonly row_count: number;
   /** 1 once the source has no further rows, else 0. */
   readonly rows_complete: number;
-  /** Number of groups that were started, which is the number of the next one. */
+  /** Number of groups that were started. It is also the number of the next group. */
   readonly group_count: number;
   readonly epoch: number;
   /** Number of rows of the epoch that were started. */
@@ -289,7 +286,7 @@ export type BatchStreamPatch = Partial<
   Omit<BatchStreamRow, 'batch_id' | 'digest' | 'request' | 'trainer' | 'created_at'>
 >;
 
-/** A row of a stream's data set, with what its last group has shown. */
+/** A row of a stream's data set, with the result of its last group. */
 export type BatchDataRow = {
   readonly batch_id: string;
   readonly row_index: number;
@@ -311,9 +308,14 @@ export type BatchDataRowPatch = Partial<
 >;
 
 /**
- * State of a group: `running`; `ready`: accepted, belongs to no batch; `handed`: in a batch; `rejected`: not effective; `expired`: was
- * accepted and became too old; `restarted`: was cancelled by the stream while it ran; `cancelled`: its task was cancelled by someone else, or
- * the stream was ended.
+ * State of a group:
+ * - `running`: its task has not ended.
+ * - `ready`: it was accepted and belongs to no batch yet.
+ * - `handed`: it is in a batch.
+ * - `rejected`: it is not used for training; `reason` states why.
+ * - `expired`: it was accepted and became too old.
+ * - `restarted`: the stream cancelled it while it ran.
+ * - `cancelled`: its task was cancelled, but not by the stream, or the stream was ended.
  */
 export type BatchGroupState = 'running' | 'ready' | 'handed' | 'rejected' | 'expired' | 'restarted' | 'cancelled';
 
@@ -329,18 +331,20 @@ export type BatchGroupRow = {
   readonly reason: string | null;
   /** Step of the policy when the group was started; `null` when the trainer had named none. */
   readonly policy_step: number | null;
-  /** Number of the batch; `null` while the group belongs to none. */
+  /** Number of the batch; `null` while the group belongs to no batch. */
   readonly batch_no: number | null;
   /** 1 while the group's row must be started once more, else 0. */
   readonly repeat: number;
-  /** Number of earlier groups of this visit of the row that failed because of the infrastructure. */
+  /** Number of earlier groups that were started for the same visit of the row and failed because of the infrastructure. */
   readonly tries: number;
   readonly usable: number;
   readonly resolved: number;
   readonly mean_reward: number | null;
   readonly sessions: number;
   readonly sampled_tokens: number;
-  /** Number of usable samples by their staleness when the group was handed out, as a JSON object; `null` while it belongs to no batch. */
+  /**
+   * Number of usable samples by their staleness when the group was handed out, as a JSON object; `null` while the group belongs to no batch.
+   */
   readonly staleness: string | null;
 };
 
@@ -374,7 +378,7 @@ export type BatchGroupTotals = Pick<BatchGroupRow, 'state' | 'reason'> & {
   readonly sampled_tokens: number;
 };
 
-/** A change of a stream's groups of one state and reason: a group more or less, or the sum of several such changes. */
+/** A change of the groups of a stream that have one state and one reason: one group more or less, or the sum of several such changes. */
 export type BatchGroupChangeRow = BatchGroupTotals & Pick<BatchGroupRow, 'batch_id'>;
 
 /** The number of a stream's rows that are not sampled: rows that do not fit the template (`invalid`) and retired rows. */

@@ -305,18 +305,18 @@ export interface NodeTable {
   /** Returns the nodes that are being drained. */
   draining(): Promise<NodeRow[]>;
   /**
-   * Whether a node other than `nodeId` accepts sessions: it is not being drained, gives no reason against it, and was last seen at the
-   * service time `seenSinceMs` or later.
+   * Whether a node other than `nodeId` accepts sessions: it is not being drained, does not refuse sessions, and was last seen at the service
+   * time `seenSinceMs` or later.
    */
   hasOther(nodeId: string, seenSinceMs: number): Promise<boolean>;
   update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void>;
   remove(nodeId: string): Promise<void>;
   /**
-   * Stores the state of a node's engines as JSON text. It is apart from the node's row, which every call of the node reads, because it is
-   * long when a node has hundreds of engines.
+   * Stores the state of a node's engines as JSON text, which is long when a node has hundreds of engines. It is not part of the node's row,
+   * because every call of the node reads that row.
    */
   putEngineInfo(nodeId: string, info: string): Promise<void>;
-  /** Returns the state of the engines of every node that has stored one, as JSON text by node id. */
+  /** Returns the state of the engines as JSON text by node id, for every node that has stored it. */
   engineInfo(): Promise<ReadonlyMap<string, string>>;
 }
 
@@ -381,14 +381,14 @@ export interface AliasTable {
   list(api: AliasRow['api'], limit: number): Promise<AliasedTask[]>;
 }
 
-/** The streams from which batches of groups are handed to trainers, with their rows and groups. A stream is locked before tasks. */
+/** The streams that hand batches of groups to trainers, with their rows and groups. A stream is locked before tasks. */
 export interface BatchTables {
-  /** Adds a stream. Returns whether it was added; `false` when there is one with this id. */
+  /** Adds a stream. Returns whether it was added; `false` when a stream with this id exists. */
   addStream(row: BatchStreamRow): Promise<boolean>;
   stream(batchId: string): Promise<BatchStreamRow | undefined>;
   /** Returns the stream with this id and locks its row until the transaction ends. */
   lockStream(batchId: string): Promise<BatchStreamRow | undefined>;
-  /** Returns at most `limit` streams, newest first; with `status`, only those with this status. */
+  /** Returns at most `limit` streams, newest first. With `status`, returns only streams with this status. */
   streams(filter: { status: BatchStreamRow['status'] | null; limit: number }): Promise<BatchStreamRow[]>;
   updateStream(batchId: string, patch: BatchStreamPatch): Promise<void>;
   addRows(rows: readonly BatchDataRow[]): Promise<void>;
@@ -426,7 +426,7 @@ export interface BatchTables {
   groupsOfBatches(batchId: string, after: number, upTo: number): Promise<BatchGroupRow[]>;
   /** Returns the group with the lowest number whose row must be started once more. */
   groupToRepeat(batchId: string): Promise<BatchGroupRow | undefined>;
-  /** Returns the number of groups in a state and of the resolved samples in them. Meant for states that few groups have at once. */
+  /** Returns the number of groups in a state and the number of their resolved samples. Meant for states that few groups have at once. */
   sizeOf(batchId: string, state: BatchGroupState): Promise<{ readonly groups: number; readonly resolved: number }>;
   /**
    * Sums all groups of a stream by state and reason. It reads the changes of groups since {@link foldChanges} and the sums before them, so
@@ -439,14 +439,17 @@ export interface BatchTables {
    */
   foldChanges(batchId: string): Promise<number>;
   /**
-   * Counts the rejected groups, by reason, that were started after the newest accepted group; at most `limit`, the newest. The cost does not
-   * depend on the number of all groups.
+   * Counts the rejected groups, by reason, that were started after the newest accepted group. Counts only the newest `limit` of them. The cost
+   * does not depend on the number of all groups.
    */
   newestRejections(batchId: string, limit: number): Promise<ReadonlyMap<string, number>>;
   /** Returns the results of {@link countGroups}, {@link countUnsampledRows} and {@link newestRejections}. */
   counts(batchId: string, maxRejections: number): Promise<BatchCounts>;
   /** Returns the number of queued sessions of a stream's running groups. */
   queuedSessions(batchId: string): Promise<number>;
-  /** Removes up to `limit` streams that ended before the service time `endedBeforeMs`, with their rows and groups. Returns their number. */
+  /**
+   * Removes up to `limit` streams that ended before the service time `endedBeforeMs`, with their rows and groups. Returns the number of
+   * removed streams.
+   */
   removeEnded(endedBeforeMs: number, limit: number): Promise<number>;
 }

@@ -162,8 +162,8 @@ describe('unpacking a body', () => {
     const yields = vi.spyOn(globalThis, 'setImmediate');
     const blocks = 160;
     await unpackZstd(frame(Buffer.alloc(blocks * 100_000, 0x20)), 20_000_000);
-    // Decoding a block is expected to take as long as writing 624 kB of output. 100 kB are for the block itself, and 524 kB because the
-    // decoder moves its window of 8 MB in memory.
+    // Decoding a block is expected to take as long as writing 624 kB of output. The block itself counts for 100 kB. The other 524 kB are for
+    // moving the decoder's window of 8 MB in memory.
     expect(yields.mock.calls.length).toBeGreaterThanOrEqual(blocks / 3);
     expect(yields.mock.calls.length).toBeLessThan(blocks * 0.75);
     yields.mockRestore();

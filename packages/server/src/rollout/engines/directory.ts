@@ -10,10 +10,13 @@ import type { EngineStateRow, NodeRow, StoreTables } from '../../store/index.ts'
 import type { RolloutContext } from '../context.ts';
 import { isHealthy } from '../nodes/nodes.ts';
 
-/** The numbers of engines that a node knows, that respond, and that respond but have all the calls in progress that their limit allows. */
+/**
+ * Counts of a node's engines. `known` counts all engines of the node, and `healthy` the engines that respond. `full` counts the healthy
+ * engines that have as many calls in progress as their limit allows.
+ */
 export type EngineCounts = { readonly known: number; readonly healthy: number; readonly full: number };
 
-/** What a node reported of its engines, as its row has it: with counts instead of the state of each engine. */
+/** A node's report on its engines in the form that the node's row stores, which has counts instead of the state of each engine. */
 export type EngineReport = Omit<NonNullable<Heartbeat['engines']>, 'info'> & { readonly engines: EngineCounts };
 
 type ReportedEngines = EngineReport & { readonly info: readonly EngineInfo[] };
@@ -40,7 +43,7 @@ export function engineReportOf(row: NodeRow): EngineReport | null {
   return row.engines === null ? null : (JSON.parse(row.engines) as EngineReport);
 }
 
-/** Returns the report to store for a heartbeat. One without the state of each engine keeps the counts of the earlier report. */
+/** Returns the report to store for a heartbeat. A report without the state of each engine keeps the counts of the earlier report. */
 export function reportToStore(
   { info, ...report }: NonNullable<Heartbeat['engines']>,
   earlier: EngineReport | null,
@@ -98,7 +101,7 @@ export async function enginesStatus(context: RolloutContext): Promise<EnginesSta
 
 type OnNode = {
   readonly reported: ReportedEngines | null;
-  /** The engine's state in the report; `null` when it is not there. */
+  /** The engine's state in the report; `null` when the report does not list the engine. */
   readonly info: EngineInfo | null;
   readonly revision: number;
 };

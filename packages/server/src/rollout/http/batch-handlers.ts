@@ -72,7 +72,10 @@ async function sendBatch(
   return bytes;
 }
 
-/** Returns what is exported; `null` when the reply has the results themselves. Throws `schema_violation` for options without a format. */
+/**
+ * Returns the format of the export and its options; `null` when the reply has the results without conversion. Throws `schema_violation` for
+ * options without a format.
+ */
 function exportOptions(query: Call<Api['nextBatch']>['query']): ExportOptions | null {
   const { format, advantages, per_session: perSession, per_turn: perTurn, constrained, options, encoding } = query;
   if (format !== undefined) {

@@ -14,8 +14,8 @@ const TYPES: Readonly<Record<string, string>> = {
 };
 
 /**
- * What the page may load: its own files and the API of this server, and images that are in its data. Whatever an agent wrote, no script of it
- * runs, and nothing is fetched from elsewhere.
+ * Content security policy of the page. The page may load its own files, the API of this server, and images that are in its data. A script in a
+ * text of an agent never runs, and nothing is loaded from other servers.
  */
 const POLICY = [
   "default-src 'none'",
@@ -40,7 +40,7 @@ const YEAR_SECONDS = 31_536_000;
 const NOT_BUILT = 'The page was not built: run `npm run build` in the checkout, or install the package again.\n';
 
 /**
- * Returns the routes of the dashboard, a page for people. It needs no token: only the calls that it makes do. `folder` has the files
+ * Returns the routes of the dashboard, a page for people. The page itself needs no token, but its calls of the API do. `folder` has the files
  * of the page, as the package `dashboard/` builds them.
  */
 export function dashboardRoutes(

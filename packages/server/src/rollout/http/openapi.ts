@@ -90,8 +90,8 @@ function jsonSchema(schema: z.ZodType, registry: Registry, io: 'input' | 'output
 }
 
 /**
- * Returns the JSON schema of each component. `io` selects the fields that may be absent: in `input` those with a default, which requests may
- * leave out and replies always have.
+ * Returns the JSON schema of each component. With `io` as `input`, fields with a default are optional, because requests may leave them out.
+ * With `output` they are required, because replies always have them.
  */
 export function componentSchemas(io: 'input' | 'output'): JsonObject {
   return componentsOf(componentRegistry(), io);
@@ -106,7 +106,7 @@ function componentRegistry(): Registry {
 }
 
 function componentsOf(registry: Registry, io: 'input' | 'output'): JsonObject {
-  // Values that floe converts when it parses a request have no schema as output. No reply has one.
+  // A value that floe converts when it parses a request has no output schema. Replies contain no such value.
   const unrepresentable = io === 'output' ? 'any' : 'throw';
   const { schemas: generated } = z.toJSONSchema(registry, { io, uri: referenceTo, unrepresentable });
   return Object.fromEntries(Object.entries(generated).map(([id, { $schema: _, $id: __, ...schema }]) => [id, schema]));

@@ -1,11 +1,11 @@
 import type { FastifyInstance } from 'fastify';
 
-/** Time in seconds for which a browser need not repeat the request that asks whether a page may call the API. */
+/** Time in seconds for which a browser caches the permission that it gets for a preflight request. */
 const PERMISSION_SECONDS = 600;
 
 /**
- * Permits web pages with the given origins to call the API and to read its replies, as browsers require it (CORS). The calls need a token as
- * all others do, and no cookie is involved. The hook must run before the check of the caller, because browsers ask without a token.
+ * Permits web pages with the given origins to call the API and to read its replies (CORS). Their calls need a token as all others do, and
+ * cookies are not used. The hook must run before the check of the caller, because the preflight requests of browsers have no token.
  */
 export function permitPages(app: FastifyInstance, origins: readonly string[]): void {
   if (origins.length === 0) return;

@@ -148,7 +148,7 @@ export const VALUE_COLUMNS = {
   node: 'node_id',
 } as const satisfies Record<string, FactTextColumn>;
 
-/** A field of numbers: its column, and by what its values are multiplied in this column. */
+/** A field of numbers: its column, and the factor that converts a value of the field to a value of the column. */
 type NumberField = { readonly column: FactNumberColumn; readonly scale: number; readonly isWhole: boolean };
 
 export const NUMBER_FIELDS = {

@@ -29,11 +29,11 @@ import { shownMeasures } from './session-measures.ts';
 const MAX_COUNTED = 200_000;
 /** Maximum number of sums in one reply. */
 const MAX_SUMS = 10_000;
-/** Maximum number of sums of measures that are read for one reply. A tool has one for each interval of its times. */
+/** Maximum number of sums of measures that are read for one reply. A tool has one sum for each interval of its times. */
 const MAX_MEASURES = 50_000;
 /** Maximum number of facts whose measures are read when the totals do not have them. Reading this many takes about 50 ms. */
 const MAX_MEASURED = 5_000;
-/** What the position in a list of groups has in place of an order. */
+/** First part of a position in a list of groups. In all other lists, the first part is the name of the list's order. */
 const GROUPS = 'groups';
 
 /** A position in a list: the order of the list, and the value and number of the last fact before the position. */
@@ -120,7 +120,10 @@ function encoded(order: OrderName | typeof GROUPS, value: number | null, factNo:
   return Buffer.from(JSON.stringify([order, value, factNo])).toString('base64url');
 }
 
-/** Returns the position that `after` encodes. Throws `schema_violation` when the server made it for no list, or for one in another order. */
+/**
+ * Returns the position that `after` encodes. Throws `schema_violation` when `after` is no position, or when it is a position in a list with
+ * another order.
+ */
 function positionOf(after: string, order: OrderName | typeof GROUPS): FactPosition {
   let decoded: unknown;
   try {

@@ -7,7 +7,7 @@ const DRAIN_KEY = 'draining';
 const FORGET_MS = 60_000;
 /** Interval in milliseconds at which silent nodes are removed. */
 const REMOVE_INTERVAL_MS = 5_000;
-/** Number of nodes up to which they report the progress of their sessions as often as they want. */
+/** Up to this number of nodes, each node may report the progress of its sessions as often as it wants. */
 const UNLIMITED_NODES = 20;
 /**
  * Time in milliseconds between two reports of progress that a server records. The shortest interval between reports of one of `n` nodes is `n`
@@ -31,7 +31,7 @@ export class HeardNodes {
     this.removedMs = clock.monotonicMs();
   }
 
-  /** Whether a reply orders something that the latest reply to the node did not. */
+  /** Whether a reply contains an order that the latest reply to the node did not contain. */
   hasNewOrder(nodeId: string, reply: HeartbeatReply): boolean {
     const before = this.nodes.get(nodeId)?.orders;
     return ordersOf(reply).some((order) => before?.has(order) !== true);

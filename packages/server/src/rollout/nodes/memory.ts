@@ -2,7 +2,7 @@ import { type Clock, FloeError } from '@floe-rl/core';
 import type { NodeRegistration, RuntimeSpec } from '@floe-rl/core/schema';
 import type { HeldSessions, NodeMemory, StoreTables } from '../../store/index.ts';
 
-/** Returns the total and the free memory of a node to which `held` is leased; `null` when the node has no limit. */
+/** Returns the total and the free memory of a node that holds the sessions `held`; `null` when the node has no limit. */
 export function memoryOf(
   { memory_mb: totalMb }: Pick<NodeRegistration, 'memory_mb'>,
   held: HeldSessions,
@@ -10,7 +10,7 @@ export function memoryOf(
   return totalMb === null ? null : { totalMb, freeMb: totalMb - held.memoryMb };
 }
 
-/** Time in milliseconds for which the memory of the largest node is not read again, since every submission of a task needs it. */
+/** Time in milliseconds for which the memory of the largest node is cached, because every submission of a task needs it. */
 const REMEMBERED_MS = 1_000;
 
 /** Checks that some node can run the sessions of a task. */

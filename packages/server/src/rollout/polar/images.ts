@@ -1,8 +1,8 @@
 import { IMAGE_REFERENCE } from '@floe-rl/core/schema';
 
 /**
- * Text in JSON after which the rest of a reference to an image follows. Its quotes are not escaped, so it never occurs inside a string: the
- * text of a message cannot be mistaken for an image.
+ * The JSON text in front of the digest in a reference to an image. Its quotes are not escaped, so it never occurs inside a string: the text of
+ * a message cannot be mistaken for an image.
  */
 const BEFORE_REFERENCE = Buffer.from(`"image_url":{"url":"${IMAGE_REFERENCE}`);
 const QUOTE = 0x22;

@@ -7,7 +7,7 @@ import { shownState } from '../tasks/views.ts';
 import { polarError, polarStatus, polarTiming } from './results.ts';
 import type { PolarNode, PolarSessionRow, PolarTaskRow } from './schema.ts';
 
-/** Number of the newest tasks that lists consider. */
+/** Lists consider only this many tasks, the newest ones. */
 const MAX_TASKS = 1000;
 /** Maximum number of sessions that one query reads. */
 const PAGE_SESSIONS = 200;

@@ -2,9 +2,9 @@ import { FloeError, fillTemplate, jsonSize, parseAs, requireTaskSize } from '@fl
 import { type TaskRequest, taskRequestSchema } from '@floe-rl/core/schema';
 import type { ProrlHandler, ProrlProcess } from './schema.ts';
 
-/** Data source of an instance that names none (`openhands/nvidia/async_server.py` at 40c1d8a). */
+/** Data source of an instance that does not name its source (`openhands/nvidia/async_server.py` at 40c1d8a). */
 const DEFAULT_SOURCE = 'swebench';
-/** Name of the template for data sources that have none of their own. */
+/** Name of the template for data sources without a template of their own. */
 const ANY_SOURCE = '*';
 /** Key in a task's metadata for the fields that clients use to identify a result: `data_source`, `instance_id` and `trajectory_id`. */
 export const METADATA_KEY = 'prorl';

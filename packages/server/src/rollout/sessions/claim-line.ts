@@ -6,8 +6,8 @@ const POLL_INTERVAL_MS = 1_000;
 /** Maximum number of held requests of this server that claim concurrently after a change of the queue. */
 const MAX_CLAIMING = 8;
 /**
- * Number of held requests in succession that find no session for their own node, for instance because the node is full, after which no
- * further one is called. The next change or poll continues with the others.
+ * After this many held requests in a row without a session for their own node, for instance because the node is full, no further request is
+ * called. The next change or poll continues with the other requests.
  */
 const MAX_FRUITLESS = 32;
 
@@ -26,7 +26,7 @@ export class ClaimLine {
   private readonly places = new Set<Place>();
   /** Number of called requests whose claims have not ended. */
   private claiming = 0;
-  /** Number of called requests in succession that found no session although the queue was not empty. */
+  /** Number of called requests in a row that found no session although the queue was not empty. */
   private fruitless = 0;
   /** Whether a call was skipped because {@link MAX_CLAIMING} requests were claiming. */
   private isCallDue = false;
@@ -91,7 +91,7 @@ export class ClaimLine {
 
   private leave(place: Place): void {
     this.places.delete(place);
-    // The request ends without having used its call, so the call goes to the next one.
+    // The request ends without having used its call, so the next request is called.
     if (place.isCalled) this.endTurn(NO_SESSION);
     if (this.places.size > 0) return;
     this.cancelPoll?.();

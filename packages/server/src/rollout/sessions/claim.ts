@@ -12,7 +12,7 @@ import { requeueSession } from './retry.ts';
 /** A leased session: the lease without its task, and the task as the JSON text in which it is stored. */
 export type ClaimedSession = { readonly lease: Omit<Lease, 'task'>; readonly taskJson: string };
 
-/** The sessions that a node gets. `isQueueEmpty` means that it got none because no node can get any now. */
+/** The sessions that a node gets. `isQueueEmpty` means that it got none because no queued session may be leased to any node now. */
 export type Claim = { readonly claimed: readonly ClaimedSession[]; readonly isQueueEmpty: boolean };
 
 type ClaimWithStrays = Claim & {
@@ -27,9 +27,10 @@ type Claimant = { readonly nodeId: string; readonly instance: string; readonly s
 const NOTHING: ClaimWithStrays = { claimed: [], isQueueEmpty: false, strays: [] };
 
 /**
- * Leases up to `slots` queued sessions to a node. The node never holds more sessions than its stages have places in total, or than fit into
- * its memory. The slots are divided fairly among the trainers. Sessions of the same trainer are leased by priority, and sessions of the same
- * priority in the configured order. Throws `not_found` for an unknown node, and `conflict` when another process has taken over the node id.
+ * Leases up to `slots` queued sessions to a node. The node never holds more sessions than its stages have places in total, nor more than fit
+ * into its memory. The slots are divided fairly among the trainers. Sessions of the same trainer are leased by priority, and sessions of the
+ * same priority in the configured order. Throws `not_found` for an unknown node, and `conflict` when another process has taken over the node
+ * id.
  */
 export async function claimSessions(context: RolloutContext, claimant: Claimant): Promise<Claim> {
   for (;;) {

@@ -27,8 +27,8 @@ type StoredDelivery = {
 };
 
 /**
- * Accepts a session's result from the node that holds its lease. The result's blobs are on disk before the rows that refer to them, and the
- * rows before the reply is sent. A repeat of a delivery is acknowledged like the first one. Any other delivery that does not match the
+ * Accepts a session's result from the node that holds its lease. First the result's blobs are stored durably, then the rows that refer to
+ * them, and then the reply is sent. A repeat of a delivery is acknowledged like the first one. Any other delivery that does not match the
  * lease throws `stale_epoch`, `cancelled` or `conflict` and changes nothing.
  */
 export async function deliverResult(context: RolloutContext, nodeId: string, body: Buffer): Promise<DeliveryReply> {
@@ -87,7 +87,7 @@ async function accept(
   delivery: StoredDelivery,
 ): Promise<DeliveryReply> {
   const { context, tables } = transaction;
-  // The node may have a lease request open, which found that it held as many sessions as it may.
+  // The node may have a lease request open that waits because the node held as many sessions as it may.
   transaction.wake(`capacity:${delivery.nodeId}`);
   const request = requestOf(task);
   const summary = applyPolicy(delivery.summary, request);

@@ -7,9 +7,9 @@ import type { BlobRef, ResultBlobs } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 
 const PART_NAMES = ['trajectory', 'completions', 'artifacts'] as const;
-/** The part with what a search finds of the messages. It is indexed, not stored. */
+/** Name of the part with the text of the messages for the full-text search. The text is indexed, not stored. */
 const TEXT_PART = 'text';
-/** Bytes of a character in UTF-8 at most. */
+/** Maximum number of bytes of a character in UTF-8. */
 const MAX_CHAR_BYTES = 4;
 const JSON_NULL = Buffer.from('null');
 /** The first bytes of every gzip stream. */
@@ -19,10 +19,10 @@ const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
 export type DecodedDelivery = {
   readonly nodeId: string;
   readonly summary: SessionSummary;
-  /** The header of the delivery as the node sent it, from which the digest is computed. */
+  /** The header of the delivery as the node sent it. The digest of the delivery is computed from it. */
   readonly header: unknown;
   readonly parts: ReadonlyMap<string, Buffer>;
-  /** What a search finds of the messages; empty when the node sent nothing. */
+  /** Text of the messages for the full-text search; empty when the node sent none. */
   readonly text: string;
 };
 

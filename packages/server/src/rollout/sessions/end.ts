@@ -13,7 +13,7 @@ export type Ending = {
   readonly task: TaskRequest;
   readonly summary: SessionSummary;
   readonly blobs: ResultBlobs;
-  /** What a search finds of the messages of the session. Default: nothing. */
+  /** Text of the session's messages for the full-text search. Default: none. */
   readonly text?: string | undefined;
   /**
    * The epoch to store with the ended session. A higher epoch than the last lease's makes the server refuse a late result of that lease.

@@ -9,8 +9,8 @@ import { measuresOf, storedReward } from './measures.ts';
 const MAX_LABEL_CHARACTERS = 256;
 
 /**
- * Number of facts that wait until they are added to the totals. Queries of totals read at most about this many facts in addition, and
- * adding each one immediately would make all deliveries change the same rows.
+ * When this many facts wait, they are added to the totals together. Queries of totals read at most about this many facts in addition. If each
+ * fact were added immediately, all deliveries would change the same rows.
  */
 const FOLD_AT = 100;
 /** Maximum number of facts that one transaction adds to the totals, so that other transactions do not wait for long. */

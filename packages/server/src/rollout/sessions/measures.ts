@@ -10,12 +10,12 @@ const HINTS = 'hints.';
 /** Rewards nearer to 0 than this are 0 in facts, because PostgreSQL refuses to compute squares that are too small for a number. */
 const SMALLEST_REWARD = 1e-100;
 
-/** Returns a reward as facts and measures have it. */
+/** Returns a reward as it is stored in facts and measures. */
 export function storedReward(reward: number): number {
   return Math.abs(reward) < SMALLEST_REWARD ? 0 : reward;
 }
 
-/** Returns what a summary measures by name. */
+/** Returns the measures of a session: the counts, times and rewards of its summary that have names. */
 export function measuresOf(summary: SessionSummary): Measure[] {
   const { audit, calls, agent, reward_components: components, cost } = summary;
   const hints = Object.entries(agent?.episode?.metrics ?? {}).filter(([name]) => name.startsWith(HINTS));
@@ -60,7 +60,10 @@ function counted(kind: MeasureKind, counts: readonly (readonly [string, number])
     .map(([name, count]) => measure(kind, name, { count: Math.round(count) }));
 }
 
-/** Returns the calls of each tool: those with an answer by the interval of their time; and the others, with all failures and the sum of the times. */
+/**
+ * Returns the measures of each tool. Answered calls are counted by the interval of their time. One more measure has the number of unanswered
+ * calls, all failures and the sum of the times.
+ */
 function toolMeasures(calls: SessionSummary['calls']): Measure[] {
   return (calls?.tools ?? []).slice(0, MAX_NAMES).flatMap(({ name, calls: all, failures, total_ms, times }) => {
     const timed = Object.entries(times);

@@ -7,7 +7,7 @@ import type { TrajectoryReader } from './trajectory-reader.ts';
  * store has written the results that arrive at the same time. One read after the other would take minutes on a busy server.
  */
 const MAX_AHEAD = 64;
-/** Bytes of trajectories from which no further one is read ahead. */
+/** No further trajectory is read ahead once the trajectories that were read ahead have this many bytes together. */
 const MAX_AHEAD_BYTES = 8 * MIB;
 
 type Row = Pick<ResultWithSummary, 'session_id' | 'cursor' | 'trajectory_ref' | 'trajectory_bytes'>;
@@ -31,7 +31,7 @@ export async function* withTrajectories<R extends Row>(
         if (next.done) isEnd = true;
         else {
           const trajectory = reader.read(next.value);
-          // An error is thrown when it is the row's turn, or never when the reply ends before.
+          // A failed read is reported when it is the row's turn. When the reply ends before that, the failure is ignored.
           trajectory.catch(() => {});
           ahead.push({ row: next.value, trajectory });
           bytes += next.value.trajectory_bytes;

@@ -37,7 +37,7 @@ export function wasHandedBack(summary: SessionSummary): boolean {
 }
 
 /**
- * Returns the next attempt of a session whose attempt ended with `outcome`; `null` when there is none, so that the session ends with that
+ * Returns the next attempt of a session whose attempt ended with `outcome`; `null` when the session gets no further attempt and ends with that
  * outcome.
  */
 export async function nextAttempt(
@@ -75,7 +75,7 @@ async function retriedDeliveries(tables: StoreTables, row: SessionRow): Promise<
   return deliveries.flatMap(({ kind, summary }) => (kind === 'retried' && summary !== null ? [summary] : []));
 }
 
-/** Returns how many attempts of a session were lost with their nodes, with the current one, which is lost now. */
+/** Returns how many attempts of a session were lost with their nodes. The current attempt, which is lost now, is included. */
 async function countNodeLosses(tables: StoreTables, row: SessionRow): Promise<number> {
   return row.attempt - (await retriedDeliveries(tables, row)).length;
 }

@@ -19,8 +19,8 @@ const LOADS_TIME_FACTOR = 20;
 const MEAN_INTERVAL_MS = 10_000;
 
 /**
- * A queue with fewer sessions than this share of the leased sessions is short. With a half, the sessions that are in READY by then still run
- * before the last ones of the queue.
+ * The queue is short when it has fewer sessions than this share of the leased sessions. With a half, the sessions that are in READY by then
+ * still run before the last sessions of the queue.
  */
 const SHORT_QUEUE_SHARE = 1 / 2;
 /**
@@ -44,8 +44,9 @@ export type NodeClaim = {
 export type HoldBack = { readonly limit: string; readonly why: string };
 
 /**
- * The claimed sessions. `isQueueEmpty` means that there are none for any node: no session is queued that may be leased now. `isHeldBack` means that there are fewer than requested because a trainer with queued sessions has reached its limit
- * of uncollected results. `isOutOfMemory` means that there are fewer because the next session does not fit into the node's free memory.
+ * The claimed sessions. `isQueueEmpty` means that no node can get a session: no session is queued that may be leased now. `isHeldBack` means
+ * that there are fewer sessions than requested because a trainer with queued sessions has reached its limit of uncollected results.
+ * `isOutOfMemory` means that there are fewer because the next session does not fit into the node's free memory.
  */
 export type ScheduledClaim = {
   readonly rows: readonly SessionRow[];

@@ -4,8 +4,9 @@ import { Semaphore } from '@floe-rl/core';
 const PER_TASK = 2;
 
 /**
- * Lets the deliveries of a task take turns. Each of them locks the task's row, so one after the other is stored anyway. Without turns, a
- * task of many samples that end together would take all connections to the database, and all other requests would wait for these.
+ * Lets the deliveries of a task take turns. Each of them locks the task's row, so the store handles them one after the other anyway. Without
+ * turns, a task of many samples that end together would take all connections to the database, and all other requests would wait for a
+ * connection.
  */
 export class TaskTurns {
   private readonly turns = new Map<string, Semaphore>();

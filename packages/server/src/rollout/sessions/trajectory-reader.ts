@@ -8,15 +8,15 @@ const MAX_REMEMBERED = 10_000;
 type StoredTrajectory = Pick<ResultWithSummary, 'session_id' | 'cursor' | 'trajectory_ref'>;
 
 /**
- * Reads the trajectories of results. A trajectory whose blob is missing or damaged is returned as an error, so that a reader receives the
- * result without it and can continue with the next result.
+ * Reads the trajectories of results. When a trajectory's blob is missing or damaged, an error is returned in place of the trajectory, so that
+ * a reader receives the result without it and can continue with the next result.
  */
 export class TrajectoryReader {
   private readonly blobs: BlobStore;
   private readonly onUnreadable: (row: StoredTrajectory, problem: FloeError) => void;
   private readonly unreadable = new LRUCache<string, FloeError>({ max: MAX_REMEMBERED });
 
-  /** `onUnreadable` is called when a read finds that a trajectory, which was not known to be unreadable, is missing or damaged. */
+  /** `onUnreadable` is called when a read finds that a trajectory is missing or damaged and this was not known before. */
   constructor(blobs: BlobStore, onUnreadable: (row: StoredTrajectory, problem: FloeError) => void) {
     this.blobs = blobs;
     this.onUnreadable = onUnreadable;

@@ -76,7 +76,10 @@ export async function readAttempts(context: RolloutContext, sessionId: string): 
   });
 }
 
-/** A delivery with its summary and its references, wherever they are stored. */
+/**
+ * A delivery with its summary and its references. They are in the result's row when the delivery is the result of the session, otherwise in
+ * the delivery's row.
+ */
 type Delivery = Omit<DeliveryRow, 'summary'> & { readonly summary: SessionSummary };
 
 async function readDeliveries(tables: StoreTables, row: SessionRow): Promise<Delivery[]> {

@@ -39,8 +39,8 @@ export type ServiceFacts = {
 type Bottleneck = NonNullable<RolloutStatus['bottleneck']>;
 
 /**
- * Determines what limits the throughput now: the stage that has waiting work and no free capacity. When several stages match, it is the
- * last one of the pipeline, because the earlier stages only wait for it. `null` when no work waits.
+ * Determines what limits the throughput now: the stage that has waiting work and no free capacity. When several stages match, returns the last
+ * of them in the pipeline, because the earlier stages only wait for it. `null` when no work waits.
  */
 export function bottleneckOf(facts: ServiceFacts): Bottleneck | null {
   if (facts.storeFailure !== null) {
@@ -104,8 +104,7 @@ function unusableEngines({ enginesPaused }: ServiceFacts, working: readonly Node
     };
   }
   const reports = working.flatMap((node) => node.engines ?? []);
-  // A node that has not reported its engines yet may have some in its configuration, so the engines are judged only when every node has
-  // reported.
+  // The engines are judged only when every node has reported, because a node that has not reported yet may have engines in its configuration.
   if (reports.length < working.length) return null;
   const { known, healthy } = sumOfEngines(working);
   if (healthy > 0) return null;

@@ -8,12 +8,12 @@ import { NONE_HELD, nodeInfo } from '../nodes/nodes.ts';
 import { isStoreUnavailable } from '../watched-store.ts';
 import { bottleneckOf, poolHints, type ServiceFacts } from './bottleneck.ts';
 
-/** Maximum number of batch streams in the status, because each takes a query of its groups. */
+/** Maximum number of batch streams in the status, because each stream needs a query of its groups. */
 const MAX_BATCH_STREAMS = 50;
 
 type Snapshot = Awaited<ReturnType<typeof readSnapshot>>;
 
-/** The status data that is shown until the store could be read for the first time. */
+/** The status data until the first successful read of the store. */
 const EMPTY: Snapshot = {
   tasks: new Map(),
   started: new Map(),
@@ -105,7 +105,7 @@ function statusOf(context: RolloutContext, snapshot: Snapshot, storeFailure: str
 
 type TrainerStatus = TrainerLoad & { readonly queued: number };
 
-/** Returns the load and the number of queued sessions of every trainer that has any, by name. */
+/** Returns the load and the number of queued sessions by trainer. Trainers without load and queued sessions are left out. */
 function trainersOf({ queued, loads }: Snapshot): TrainerStatus[] {
   const names = new Set([...queued, ...loads].map(({ trainer }) => trainer));
   return [...names].sort().map((trainer) => {

@@ -4,7 +4,10 @@ import type { AliasRow, StoreTables, TaskRow } from '../../store/index.ts';
 import type { Transaction } from '../transaction.ts';
 import { digestOf, insertTask } from './submit.ts';
 
-/** An id that a client of another system's API has chosen for a task. It may contain characters that ids of floe's own tasks may not. */
+/**
+ * An id that a client of another system's API has chosen for a task. It may contain characters that are not allowed in the ids of floe's own
+ * tasks.
+ */
 export type Alias = Pick<AliasRow, 'api' | 'alias'>;
 
 /**

@@ -31,8 +31,8 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
 }
 
 /**
- * Submits a task again as a new one, with a new id and without the callback, which only expects the first. Throws `not_found` for an unknown
- * task, and as {@link submitTask} does.
+ * Submits a task once more as a new task, with a new id and without the callback, because the callback's receiver expects only the first task.
+ * Throws `not_found` for an unknown task, and as {@link submitTask} does.
  */
 export async function repeatTask(
   context: RolloutContext,
@@ -66,9 +66,9 @@ export function digestOf(request: TaskRequest): string {
 }
 
 /**
- * Adds a task and queues its sessions. Resolves with the ids of the sessions, ordered by sample index. Throws `unsupported` when no node
- * has enough memory for one of them. This is checked only here, so that a repeated submission gets the reply of the first one although the
- * nodes have changed since.
+ * Adds a task and queues its sessions. Resolves with the ids of the sessions, ordered by sample index. Throws `unsupported` when no node has
+ * enough memory for a session of the task. The memory is checked only here, so that a repeated submission gets the reply of the first one
+ * although the nodes have changed since.
  */
 export async function insertTask(
   transaction: Transaction,

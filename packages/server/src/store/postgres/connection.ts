@@ -51,9 +51,9 @@ const KEEPALIVE_MS = 10_000;
 const MAX_PREPARED = 300;
 
 /**
- * PostgreSQL settings of every connection. Sequential scans are disabled, because they suit only small tables and a plan that was prepared
- * on a small table is kept while the table grows. JIT compilation is disabled, because the statements are too short for it. The keepalive
- * settings make PostgreSQL release the locks of a lost client within half a minute.
+ * PostgreSQL settings of every connection. Sequential scans are disabled, because they suit only small tables. A plan that was prepared on a
+ * small table would still be used when the table has grown. JIT compilation is disabled, because the statements are too short for it. The
+ * keepalive settings make PostgreSQL release the locks of a lost client within half a minute.
  */
 const SETTINGS = {
   enable_seqscan: 'off',

@@ -47,10 +47,10 @@ export type Database = {
   /** Changes of groups, which triggers on `batch_groups` write. Their sums are the numbers of groups by state and reason. */
   batch_group_changes: BatchGroupChangeRow;
   session_facts: Omit<FactRow, 'fact_no'> & { fact_no: Generated<number> };
-  /** Sums of facts by hour and other columns. `source` and `version` are an empty text where the facts have none. */
+  /** Sums of facts by hour and other columns. `source` and `version` are an empty text where a fact has no value. */
   session_totals: Pick<FactRow, 'trainer' | 'harness' | 'outcome'> &
     FactSums & { hour_ms: number; source: string; version: string };
-  /** The number up to which facts are part of `session_totals`. */
+  /** `folded_no` is the number of the newest fact that is part of `session_totals`. All facts with lower numbers are part of them too. */
   session_totals_state: { id: number; folded_no: number };
 };
 
@@ -74,15 +74,18 @@ export interface SqlFlavor {
   newSessions(list: readonly { readonly session_id: string; readonly sample_index: number }[]): RawBuilder<unknown>;
   /** Returns a subquery with the columns of a `SessionProgress` and one row for each reported session. */
   progress(reported: readonly SessionProgress[]): RawBuilder<unknown>;
-  /** Returns a statement that makes a session whose facts were added findable by words. */
+  /**
+   * Returns a statement that adds words to the index of words, so that a search finds the session. The facts of the session must have been
+   * added.
+   */
   addWords(sessionId: string, words: string): RawBuilder<unknown>;
-  /** Returns a subquery with the numbers of the facts whose words have all phrases. */
+  /** Returns a subquery with the numbers of the facts whose words contain all phrases. */
   factsWith(phrases: readonly string[]): RawBuilder<unknown>;
   /** Name of the column of `session_words` that has the number of the fact. */
   readonly wordsKey: 'rowid' | 'fact_no';
   /**
-   * SQL to insert after the table name `sessions` where a query reads the queue by trainer. It names the index for a planner that would
-   * choose a slower one.
+   * SQL to insert after the table name `sessions` where a query reads the queue by trainer. It names the index, because the planner of SQLite
+   * would choose a slower one.
    */
   readonly byTrainer: RawBuilder<unknown>;
   /** SQL to append to a select statement so that its rows are locked until the transaction ends. */
@@ -108,8 +111,8 @@ export interface SqlFlavor {
 }
 
 /**
- * SQL to append to statements whose text depends on what a caller chose. They are not kept in prepared form, because there are thousands of
- * them, which would leave no room for the frequent ones.
+ * SQL to append to statements whose text depends on the choices of a caller. There are thousands of such statements, so they are not kept in
+ * prepared form: they would leave no room for the frequent ones.
  */
 export const AD_HOC = sql.raw('/* ad hoc */');
 

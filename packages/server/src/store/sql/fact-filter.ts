@@ -11,10 +11,10 @@ import type {
 /** Milliseconds of an hour. The totals of facts are kept by the hour of their end. */
 const HOUR_MS = 3_600_000;
 
-/** SQL for the hour in which a session ended: the Unix time of its beginning in milliseconds. */
+/** SQL for the hour in which a session ended, as the Unix time in milliseconds at which the hour began. */
 const HOUR = sql`(ended_ms - ended_ms % ${sql.lit(HOUR_MS)})`;
 
-/** The columns that the totals have beside the hour. A filter of these columns alone needs no facts. */
+/** The columns of the totals, without the hour. A filter that needs only these columns can be answered from the totals. */
 const TOTALS_COLUMNS: ReadonlySet<string> = new Set([
   'hour_ms',
   'trainer',
@@ -26,7 +26,10 @@ const TOTALS_COLUMNS: ReadonlySet<string> = new Set([
   'engine',
 ]);
 
-/** Columns that have an empty text in the totals where facts have none, because `null` would not be unique. */
+/**
+ * Columns that have an empty text in the totals where the facts have no value. A `null` could occur several times under one key, because it
+ * equals no other `null`.
+ */
 const NEVER_NULL_IN_TOTALS: ReadonlySet<string> = new Set(['source', 'version', 'dialect', 'engine']);
 
 const TRUE = sql<boolean>`1 = 1`;
@@ -54,7 +57,7 @@ export function matches(filter: FactFilter, alias = 'session_facts'): RawBuilder
   return all(conditions);
 }
 
-/** Returns the condition that the text of measures has one with a kind and a name of the list. */
+/** Returns the condition that the text of a fact's measures contains a measure with a kind and a name of the list. */
 function hasMeasure(column: RawBuilder<unknown>, wanted: NonNullable<FactFilter['measures']>): RawBuilder<boolean> {
   const texts = wanted.map(({ kind, name }) => `${JSON.stringify([kind, name]).slice(0, -1)},`);
   const conditions = texts.map((text) => sql<boolean>`replace(${column}, ${text}, '') <> ${column}`);
@@ -69,14 +72,14 @@ function isOneOf(column: RawBuilder<unknown>, wanted: readonly (string | null)[]
   return texts.length === wanted.length ? isText : sql<boolean>`(${isText} or ${isNull})`;
 }
 
-/** Whether the totals have all columns that a filter and the columns to sum by need. */
+/** Whether the totals have all columns that are needed for a filter and for the columns to group by. */
 export function isInTotals({ values, ranges, measures, phrases }: FactFilter, by: readonly FactGroupColumn[]): boolean {
   const columns = [...Object.keys(values), ...by];
   if (measures !== undefined || phrases !== undefined || Object.keys(ranges).length > 0) return false;
   return columns.every((name) => TOTALS_COLUMNS.has(name));
 }
 
-/** The parts of a time range: the whole hours in it, and what remains before and after them. `null` for an end that is open. */
+/** The range of whole hours in a time range. `null` for an end that is open. */
 export type HourRange = { readonly fromMs: number | null; readonly toMs: number | null };
 
 /** Returns the whole hours between the limits of a filter. `toMs` is below `fromMs` when both limits are in one hour. */
@@ -106,7 +109,7 @@ export function groupExpression(name: FactGroupColumn | FactTextColumn): RawBuil
   return NEVER_NULL_IN_TOTALS.has(name) ? sql`coalesce(${sql.ref(name)}, '')` : sql.ref(name);
 }
 
-/** Returns what follows `order by`. A `case` puts rows without a value last in both databases. */
+/** Returns the SQL after `order by`. A `case` puts rows without a value last in both databases. */
 export function inOrder({ by, descending }: FactOrder): RawBuilder<unknown> {
   const direction = descending ? sql`desc` : sql`asc`;
   if (by === 'fact_no') return sql`fact_no ${direction}`;

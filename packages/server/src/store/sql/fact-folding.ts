@@ -41,8 +41,8 @@ export async function removeFacts(db: QueryBuilder, flavor: SqlFlavor, sessionId
 }
 
 /**
- * Locks the totals until the transaction ends. Resolves to the number up to which facts are part of them. Transactions that add facts do not
- * need the lock.
+ * Locks the totals until the transaction ends. Resolves to the number of the newest fact that is part of them. Transactions that add facts do
+ * not need the lock.
  */
 async function lockTotals(db: QueryBuilder, flavor: SqlFlavor): Promise<number> {
   const { rows } = await sql<{ folded_no: number }>`

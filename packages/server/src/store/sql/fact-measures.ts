@@ -5,7 +5,7 @@ import type { QueryBuilder, SqlFlavor } from './database.ts';
 import { all, groupExpression } from './fact-filter.ts';
 import { keyExpression, keyName, keysOf, namesOf, TOTALS_KEY } from './fact-totals.ts';
 
-/** What is summed of measures that have the same kind, name and bin. */
+/** The values that are summed over measures with the same kind, name and bin. */
 const MEASURE_SUMS = ['count', 'failures', 'sum', 'square_sum'] as const satisfies readonly (keyof Measure)[];
 
 const NAMES = ['kind', 'name', 'bin', ...MEASURE_SUMS] as const;

@@ -17,7 +17,7 @@ export const TOTALS_KEY = [
 
 export const USABLE = sql.raw('case when unusable is null then 1 else 0 end');
 
-/** What the totals have of the facts with the same key. Each is a sum over the facts of the given expression. */
+/** The sums in a row of the totals. Each is a sum of the given expression over the facts with the row's key. */
 export const SUMMED = {
   sessions: '1',
   rewards: 'case when reward is null then 0 else 1 end',
@@ -36,7 +36,7 @@ export const SUMMED = {
 
 export const SUMMED_NAMES = Object.keys(SUMMED) as (keyof typeof SUMMED)[];
 
-/** SQL for the number up to which facts are part of the totals. */
+/** SQL for the number of the newest fact that is part of the totals. */
 export const FOLDED = sql<number>`(select folded_no from session_totals_state where id = 1)`;
 
 /** Returns SQL for the value that a column of the totals has for a fact. */

@@ -78,7 +78,7 @@ export class SqlFacts implements FactTable {
     if (words !== '') await this.flavor.addWords(row.session_id, words).execute(this.db);
   }
 
-  /** Returns the condition of a filter, also of its phrases. */
+  /** Returns the condition of a filter, including its phrases. */
   private selects(filter: FactFilter, alias = 'session_facts'): RawBuilder<boolean> {
     const { phrases } = filter;
     if (phrases === undefined) return matches(filter, alias);
@@ -114,7 +114,7 @@ export class SqlFacts implements FactTable {
     return Number(rows[0]?.count ?? 0);
   }
 
-  /** Returns an upper bound of the number of facts, which costs nothing. */
+  /** Returns an upper bound of the number of facts. The query reads only the ends of an index. */
   private async numberSpan(): Promise<number> {
     const { rows } = await sql<{ span: number }>`
       select coalesce(max(fact_no) - min(fact_no) + 1, 0) as span from session_facts`.execute(this.db);
@@ -132,7 +132,7 @@ export class SqlFacts implements FactTable {
     return rows.map((row) => totalsOf(row, by)).sort(byKeys(by));
   }
 
-  /** Returns SQL for the sums that a filter selects: rows of the totals, and of facts that are not part of them. */
+  /** Returns SQL for the sums that a filter selects: rows of the totals, and sums of the facts that are not part of the totals. */
   private fromTotals(filter: FactFilter, by: readonly FactGroupColumn[]): RawBuilder<unknown> {
     const keys = by.map((name, i) => sql`${sql.ref(name)} as ${sql.ref(keyName(i))}`);
     const sums = SUM_NAMES.map((name) =>
@@ -195,7 +195,8 @@ export class SqlFacts implements FactTable {
 
   async groups(filter: FactFilter, before: number | null, limit: number): Promise<FactGroupRow[]> {
     const position = before === null ? [] : [sql<boolean>`fact.fact_no < ${before}`];
-    // The facts are read newest first, and the first one of each task is taken, so that a page costs about as much as its own facts.
+    // The facts are read newest first, and the first fact of each task is taken, so that the cost of a page does not depend on the number of
+    // older facts.
     const newest = await sql<{ task_id: string }>`
       select fact.task_id from session_facts as fact
       where ${all([this.selects(filter, 'fact'), ...position])} and not exists (
@@ -235,7 +236,7 @@ export class SqlFacts implements FactTable {
   }
 }
 
-/** Returns SQL for the facts that a condition selects: the columns to sum by, and what is summed. */
+/** Returns SQL for the facts that a condition selects, with the columns to group by and the values to sum. */
 function fromFacts(by: readonly FactGroupColumn[], condition: RawBuilder<boolean>): RawBuilder<unknown> {
   const keys = by.map((name, i) => sql`${groupExpression(name)} as ${sql.ref(keyName(i))}`);
   const sums = SUM_NAMES.map((name) => {

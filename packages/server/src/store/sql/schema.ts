@@ -6,17 +6,17 @@ import { FloeError } from '@floe-rl/core';
  */
 export const SCHEMA_FORMAT = 17;
 
-/** The SQL of the tables that differs between SQLite and PostgreSQL: words for types and storage, triggers, and the index of words. */
+/** The SQL of the tables that differs between SQLite and PostgreSQL: types, storage options, triggers, and the index of words. */
 export type SchemaDialect = {
-  /** Type of a number that the database assigns to each new row, with `primary key`. Numbers increase and are never reused. */
+  /** Type of a number that the database assigns to each new row. The type includes `primary key`. Numbers increase and are never reused. */
   readonly serial: string;
   /** Type of an integer of up to 53 bits. The type `integer` has only 32 bits in PostgreSQL. */
   readonly bigint: string;
   /** Type of a floating-point number with 64 bits. */
   readonly double: string;
-  /** Type of a text that is compared by its bytes, as SQLite and JavaScript do. PostgreSQL would sort by its locale. */
+  /** Type of a text that is compared by its bytes, as SQLite and JavaScript do. By default, PostgreSQL would compare by its locale. */
   readonly bytewise: string;
-  /** Returns what follows the columns of a table. `options` are the table's own options for each database. */
+  /** Returns the SQL after the columns of a table. `options` are the table's own options for each database. */
   readonly storage: (options: { readonly sqlite?: string; readonly postgres?: string }) => string;
   /** Triggers that write each change of the numbers of tasks to `task_counts`. */
   readonly countTasks: string;

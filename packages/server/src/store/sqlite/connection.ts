@@ -18,7 +18,7 @@ const BUSY_TIMEOUT_MS = 5_000;
  */
 const STATEMENT_CACHE_SIZE = 200;
 
-/** Suffixes of the files of a database. SQLite creates those beside the database with its mode. */
+/** Suffixes of the files of a database. SQLite creates the last three files next to the database with the same permissions. */
 const SUFFIXES = ['', '-wal', '-shm', '-journal'];
 
 export type SqliteConnection = {
