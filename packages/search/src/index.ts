@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/search`. */
+/** The exports of `@floe-rl/search` for other packages. */
 export { CodeIndexes } from './code-index/code-index.ts';
 export type { CodeHit, CodeMatches, MatchKind } from './code-index/query.ts';
 export { type BuildSummary, buildIndex } from './search/build.ts';

@@ -147,8 +147,8 @@ export type StreamEnd = {
 
 /**
  * Encoder of one streamed reply. Callers call `start` once, `delta` and `heartbeat` any number of times, then `end` or `fail` once; each
- * returns the text to send, which may be empty. The deltas together form the message that is passed to `end`. All that one encoder returns
- * has the ids, the model and the time of its reply, because clients merge the pieces of a stream by them.
+ * returns the text to send, which may be empty. The deltas together form the message that is passed to `end`. All texts of one encoder have
+ * the same ids, model and time, because clients use these fields to merge the pieces of a stream.
  */
 export interface ReplyStream {
   start(): string;

@@ -73,7 +73,7 @@ export function auditTraces(
 
 /**
  * A completion and its trained tokens. `trainedAt` has one element per response position, which is 1 once a span trains that position.
- * `trained` is the number of trained tokens, and `exact` the number of those with an exact context.
+ * `trained` is the number of trained tokens. `exact` is the number of trained tokens with an exact context.
  */
 type Entry = { readonly node: GraphNode; readonly trainedAt: Uint8Array; trained: number; exact: number };
 

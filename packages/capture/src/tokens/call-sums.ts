@@ -9,7 +9,10 @@ import {
 } from '@floe-rl/core/schema';
 import type { Completion } from './completion.ts';
 
-/** Name for calls of a tool that the request did not offer. The policy may sample any name, and sums need few of them. */
+/**
+ * Name for calls of a tool that the request did not offer. The policy may sample any name, and the number of different names in the sums must
+ * stay small.
+ */
 const UNKNOWN_TOOL = '(unknown)';
 /** Name for the tools after the first {@link MAX_TOOLS}. */
 const OTHER_TOOLS = '(other)';

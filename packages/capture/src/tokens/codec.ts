@@ -118,8 +118,8 @@ function byteLength(text: string): number {
 }
 
 /**
- * Returns the header of a record. The fields are named one by one, because an object without some fields of another one costs several times
- * as much, and every model call has a record.
+ * Returns the header of a record. The fields are named one by one. Copying an object without some of its fields would take several times as
+ * long, and every model call has a record.
  */
 function headerOf(completion: Completion, layout: z.infer<typeof layoutSchema>): ReadonlyFields<Header> {
   const { samplingAsked, toolChoice, parallelToolCalls, sampling, constraint, adjusted } = completion.request;

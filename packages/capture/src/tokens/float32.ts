@@ -123,8 +123,8 @@ export function writeFloat32Bits(view: DataView, at: number, bits: number): numb
   const places = (PLACES[exponent] as number) - dropped;
   let position = at;
   if (bits < 0) view.setUint8(position++, MINUS);
-  // The shortest decimal has the same whole part as the float32 value. Whole numbers below {@link FAST_BELOW} are float32 values themselves,
-  // so none lies between the two.
+  // The shortest decimal has the same whole part as the float32 value. The reason is that whole numbers below {@link FAST_BELOW} are float32
+  // values themselves, so no whole number lies between the decimal and the value.
   if (size >= SHORT_FROM) return writeFixed(view, position, size | 0, digits, places);
   return size >= PLAIN_FROM ? writeTiny(view, position, digits, places) : writeScaled(view, position, digits, places);
 }

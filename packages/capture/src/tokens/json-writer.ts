@@ -10,8 +10,8 @@ const MINUS = 0x2d;
 /** The characters `0,` as a little-endian two-byte word. Adding a digit to the word gives the characters of that digit and a comma. */
 const DIGIT_AND_COMMA = 0x2c30;
 /**
- * Number of array elements that are written between two checks of whether the buffer has enough unused bytes. The check reserves the
- * maximum size of all these elements, so a larger value would reserve more bytes than are usually written.
+ * Number of array elements that are written between two checks of the free space in the buffer. Each check reserves the maximum size of all
+ * these elements, so a larger value would reserve more bytes than are usually written.
  */
 const BLOCK = 2048;
 /** Number of bytes that are converted to base64 in one call. It is a multiple of three, so that only the last piece has padding. */

@@ -86,8 +86,8 @@ type TraceMetadata = {
    */
   readonly continues: string | null;
   /**
-   * The reward that the evaluator gave to each completion of the trace, in order; `null` for a completion to which it gave none. Absent when
-   * it gave none to any completion of the session.
+   * The reward that the evaluator gave to each completion of the trace, in order; `null` for a completion without such a reward. Absent when
+   * the evaluator gave no reward to any completion of the session.
    */
   readonly step_rewards?: readonly (number | null)[];
   /**
@@ -102,8 +102,8 @@ type StepMetadata = {
   readonly turn_index: number;
   readonly last_step: boolean;
   /**
-   * The reward that the evaluator gave to the step's completion. Otherwise the trace's reward at the last step of an episode, 0 at earlier
-   * steps; `null` when the session has no reward.
+   * The reward that the evaluator gave to the step's completion. Without such a reward, the last step of an episode has the trace's reward,
+   * and earlier steps have 0. `null` when the session has no reward.
    */
   readonly step_reward: number | null;
 };

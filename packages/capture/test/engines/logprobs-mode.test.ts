@@ -106,7 +106,7 @@ describe('the log-probabilities of an engine', () => {
 
 type Scripted = { server: ScriptedServer; connect: (configured: LogprobsMode) => Promise<Engine> };
 
-/** Starts a scripted server of one kind, whose replies to the measurement `answer` makes. */
+/** Starts a scripted server of one kind. `answer` makes its replies to the measurement. */
 async function scripted(kind: 'vllm' | 'sglang', answer: Handler): Promise<Scripted> {
   const server =
     kind === 'vllm'

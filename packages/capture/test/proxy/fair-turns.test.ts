@@ -19,7 +19,7 @@ beforeEach(() => {
   pending = [];
 });
 
-/** A request of `owner` arrives, whose work takes 3 ms. Resolves when a request that need not wait has been handled. */
+/** Sends a request of `owner` whose work takes 3 ms. Resolves when a request that need not wait has been handled. */
 async function arrive(owner: object, name: string): Promise<void> {
   const work = async (): Promise<void> => {
     await turns.next(owner);

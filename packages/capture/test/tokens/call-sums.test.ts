@@ -34,7 +34,7 @@ describe('the sums of the calls of a session', () => {
       completion(0, 0, { calls: [call('a', 'bash'), call('b', 'bash'), call('c', 'edit')] }),
       completion(2, 9_000, { answers: ['a', 'b', 'c'] }),
     ]);
-    // 500 ms are in the interval up to 2^(36/4) = 512 ms, and 8 s in the one up to 2^(52/4) = 8192 ms.
+    // 500 ms are in the interval up to 2^(36/4) = 512 ms. 8 s are in the interval up to 2^(52/4) = 8192 ms.
     expect(tools).toEqual([
       { name: 'bash', calls: 2, failures: 0, total_ms: 1_000, times: { '36': 2 } },
       { name: 'edit', calls: 1, failures: 0, total_ms: 8_000, times: { '52': 1 } },

@@ -9,14 +9,14 @@ import { CodeStore } from './store.ts';
 
 /** Number of indexes that a process keeps open. */
 const MAX_OPEN = 16;
-/** Share of the files that an index must have so that another one is made from it. */
+/** A new index is made from a copy of an open index that has at least this share of its files. */
 const MIN_SHARED = 0.5;
 
 /** An index that is open. */
 type OpenIndex = {
   readonly key: string;
   readonly search: CodeSearch;
-  /** Digests of its files by their paths. */
+  /** Digests of the indexed files by their paths. */
   readonly digests: ReadonlyMap<string, string>;
 };
 
@@ -24,7 +24,7 @@ type OpenIndex = {
 export type IndexedCode = {
   readonly search: CodeSearch;
   readonly fileCount: number;
-  /** Number of files that are left out because of the limits. */
+  /** Number of files that are left out because of the limits on sizes and counts. */
   readonly omitted: number;
   /** Number of files that were read and parsed for this call. */
   readonly parsed: number;
@@ -32,13 +32,13 @@ export type IndexedCode = {
 
 type Shell = ToolProcess<ShellResult>;
 
-/** Indexes of the code of sandboxes, shared by the sessions of a process. Their files are shared by all processes of a machine. */
+/** Indexes of the code of sandboxes, shared by the sessions of a process. The index files are shared by all processes of a machine. */
 export class CodeIndexes {
   private readonly store: CodeStore;
   private readonly parser = new CodeParser();
-  /** Open indexes by their keys, the ones used last at the end. */
+  /** Open indexes by their keys. The index that was used last is at the end. */
   private readonly open = new Map<string, OpenIndex>();
-  /** Indexes that are being made, because only one is made at a time. */
+  /** Resolves when the index that is being made is finished. Only one index is made at a time. */
   private making: Promise<unknown> = Promise.resolve();
 
   constructor(folder: string) {
@@ -46,7 +46,7 @@ export class CodeIndexes {
   }
 
   /**
-   * Returns the index of the code below `root`. Only files are read and parsed that the most similar open index does not have. Rejects with a
+   * Returns the index of the code below `root`. Files that the most similar open index already has are not read and parsed. Rejects with a
    * `ToolError` when the code cannot be read, with `setup_failed` when the optional packages are missing, or with the reason of `signal`.
    */
   async update(shell: Shell, root: string, signal: AbortSignal): Promise<IndexedCode> {
@@ -61,8 +61,8 @@ export class CodeIndexes {
   }
 
   /**
-   * Resolves with why the code of a sandbox cannot be indexed: it has not the programs, the optional packages are missing, or the folder of the
-   * indexes cannot be written. Resolves with `null` when it can. Rejects with the reason of `signal`.
+   * Resolves with the reason why the code of a sandbox cannot be indexed; `null` when it can. Reasons are missing programs in the sandbox,
+   * missing optional packages, and a folder of indexes that cannot be written. Rejects with the reason of `signal`.
    */
   async problem(shell: Shell, signal: AbortSignal): Promise<string | null> {
     try {
@@ -104,7 +104,8 @@ export class CodeIndexes {
     const digests = new Map(files.map(({ path, digest }) => [path, digest]));
     try {
       for (const [path, digest] of base?.digests ?? []) if (digests.get(path) !== digest) writer.remove(path);
-      // A file that cannot be read as it was listed is left out, also of the key: what a sandbox reports decides nothing for others.
+      // The key has only files that were read with the listed digest. Other sandboxes may use the index, so the key must not depend on digests
+      // that this sandbox only claims.
       for (const { path } of missing) digests.delete(path);
       for await (const { file, text } of readCode(shell, root, missing, signal)) {
         writer.add(file, text, await this.parsed(file, text, signal));
@@ -142,7 +143,7 @@ export class CodeIndexes {
     this.open.delete(index.key);
     this.open.set(index.key, index);
     const [oldest] = this.open.keys();
-    // The database is closed when nothing refers to it any more, because a session may still search in it.
+    // The database is not closed here, because a session may still search in it. It is closed when it is garbage-collected.
     if (this.open.size > MAX_OPEN && oldest !== undefined) this.open.delete(oldest);
     return index;
   }

@@ -1,7 +1,7 @@
 /** Names of grammars of the package @vscode/tree-sitter-wasm. */
 export type Grammar = keyof typeof QUERIES;
 
-/** Grammars by the ends of file names. */
+/** Grammars by file name extension. */
 const EXTENSIONS: Readonly<Record<string, Grammar>> = {
   ...{
     '.py': 'python',
@@ -28,10 +28,10 @@ const EXTENSIONS: Readonly<Record<string, Grammar>> = {
   ...{ '.sh': 'bash', '.bash': 'bash' },
 };
 
-/** Ends of the names of files that are indexed. */
+/** Extensions of the files that are indexed. */
 export const CODE_EXTENSIONS: readonly string[] = Object.keys(EXTENSIONS);
 
-/** Returns the grammar of a file; `null` when it is no code that can be parsed. */
+/** Returns the grammar of a file; `null` when no grammar can parse the file. */
 export function grammarOf(path: string): Grammar | null {
   return EXTENSIONS[/\.[a-z]+$/.exec(path)?.[0] ?? ''] ?? null;
 }
@@ -135,7 +135,7 @@ const QUERIES = {
 (command name: (command_name (word) @reference))`,
 } as const;
 
-/** Returns the query of tree-sitter that finds definitions and references. */
+/** Returns the tree-sitter query that finds definitions and references. */
 export function queryOf(grammar: Grammar): string {
   return QUERIES[grammar];
 }

@@ -4,7 +4,7 @@ import { optionalPackages } from '@floe-rl/core';
 import type { Node, Parser, Query } from 'web-tree-sitter';
 import { type Grammar, queryOf } from './languages.ts';
 
-/** A class, function or other thing with a name that code defines. Lines are numbered from 1, and the last is included. */
+/** A named part of code, such as a class or a function. Lines are numbered from 1, and `lastLine` is included. */
 export type Definition = {
   readonly name: string;
   /** The name, preceded by the names of the definitions around it, such as `Shop.add`. */
@@ -19,7 +19,7 @@ export type Reference = { readonly name: string; readonly line: number };
 
 export type ParsedCode = { readonly definitions: readonly Definition[]; readonly references: readonly Reference[] };
 
-/** Maximum number of definitions, and of references, of a file. */
+/** Maximum number of definitions of a file, and maximum number of its references. */
 const MAX_ENTRIES = 20_000;
 /** Longest name in characters. */
 const MAX_NAME_CHARS = 200;
@@ -29,8 +29,8 @@ type Loaded = { readonly parser: Parser; readonly query: Query };
 const loaded = new Map<Grammar, Promise<Loaded>>();
 
 /**
- * Finds definitions and references. Broken code is parsed as far as possible. Takes a time that the code decides. Rejects with `setup_failed`
- * when the optional packages are missing.
+ * Finds definitions and references. Broken code is parsed as far as possible. The duration depends on the code and has no limit. Rejects with
+ * `setup_failed` when the optional packages are missing.
  */
 export async function parseCode(text: string, grammar: Grammar): Promise<ParsedCode> {
   const known = loaded.get(grammar);
@@ -93,7 +93,7 @@ function entriesOf(query: Query, root: Node): ParsedCode {
   return { definitions: withPaths(found), references };
 }
 
-/** Names each definition with those around it. A function in a class is a method. */
+/** Adds to each definition its path, which has the names of the definitions around it. A function in a class gets the kind `method`. */
 function withPaths(found: readonly Omit<Definition, 'path'>[]): Definition[] {
   const outer: Definition[] = [];
   return [...found]

@@ -15,7 +15,7 @@ const MEMORY_MB = 512;
 
 const NOTHING: ParsedCode = { definitions: [], references: [] };
 
-/** Parses files in a thread, one after the other. A file that takes too long or ends the thread has no definitions. */
+/** Parses files in a thread, one after the other. When parsing a file takes too long or ends the thread, the result is empty. */
 export class CodeParser {
   private worker: Worker | null = null;
   private files = 0;
@@ -48,7 +48,7 @@ export class CodeParser {
     await worker?.terminate();
   }
 
-  /** Resolves with `null` when the thread gives no answer. */
+  /** Resolves with `null` when the thread ends or does not answer in time. */
   private ask(worker: Worker, request: ParseRequest, signal: AbortSignal): Promise<ParseReply | null> {
     return new Promise((resolve, reject) => {
       const fail = (): void => settle(() => resolve(null));

@@ -1,7 +1,7 @@
-/** Number of lines of a part of a file, the unit of the search by words. */
+/** Number of lines in a part of a file. The search by words finds parts. */
 export const PART_LINES = 30;
 
-/** Maximum number of lines of a file, for the numbers of its parts. */
+/** Maximum number of lines of a file. The numbers of its parts are computed from it. */
 const MAX_LINES = 2 ** 20;
 
 /** Returns the number of the part of a file that begins at a line, numbered from 0. */

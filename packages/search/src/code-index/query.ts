@@ -3,7 +3,7 @@ import { queryWords, splitNames } from '../search/words.ts';
 import { PART_LINES, partOf } from './parts.ts';
 import { similarity } from './similar-names.ts';
 
-/** How the results of a query were found, from the most exact way to the least. */
+/** How the results of a query were found, from the most to the least exact way. */
 export type MatchKind = 'entity' | 'fuzzy' | 'substring' | 'words';
 
 /** A definition, a line or a part of a file. Lines are numbered from 1. */
@@ -24,14 +24,14 @@ export type CodeMatches = {
   readonly hits: readonly CodeHit[];
   /** Number of all hits. `hits` has only the first of them. */
   readonly total: number;
-  /** Places where the name of the definitions is used, and their number. */
+  /** Places where the name of the found definitions is used. `useCount` is the number of all such places. */
   readonly uses: readonly CodeUse[];
   readonly useCount: number;
 };
 
 export type CodeQuery = {
   readonly text: string;
-  /** Part of the paths that are searched; empty for all. */
+  /** Only files whose path contains this text are searched; empty for all files. */
   readonly path: string;
   readonly count: number;
 };
@@ -48,17 +48,17 @@ type DefinitionRow = {
 
 /** Number of uses that are listed. */
 const LISTED_USES = 10;
-/** Lines of a definition that are shown when it is the only one, and when there are several. */
+/** Number of lines that are shown of the only definition that was found, and of each of several definitions. */
 const LINES_OF_ONE = 80;
 const LINES_OF_SEVERAL = 6;
-/** Longest line that is shown, in characters. */
+/** Maximum number of characters that are shown of a line. */
 const MAX_LINE_CHARS = 400;
-/** Similarity from which on a name is a fuzzy match. */
+/** Smallest similarity at which a name is a fuzzy match. */
 const SIMILAR = 0.6;
-/** Number of names that are compared, and of files that are searched, before other work of the process. */
+/** After comparing this many names, or searching this many files, the search yields to other work of the process. */
 const NAMES_AT_A_TIME = 2_000;
 const FILES_AT_A_TIME = 8;
-/** Number of hits by words that are considered before the path is compared. */
+/** Number of hits by words that are read before hits in other paths are left out. */
 const WORD_HITS = 200;
 
 const DEFINITIONS = `
@@ -66,7 +66,10 @@ const DEFINITIONS = `
   from definitions join files on files.number = file
   where instr(files.path, ?) > 0 and `;
 
-/** Answers queries about code from an index: by the exact name of a definition, else by similar names, else by text, else by words. */
+/**
+ * Answers queries about code from an index. It searches for the exact name of a definition first, then for similar names, then for the text,
+ * then for the words. The first search with results ends the query.
+ */
 export class CodeSearch {
   private readonly raw: Libsql.Database;
   private names: readonly string[] | null = null;
@@ -75,13 +78,13 @@ export class CodeSearch {
     this.raw = raw;
   }
 
-  /** Returns the digests of the files by their paths. Throws an error when the file is damaged. */
+  /** Returns the digests of the files by their paths. Throws an error when the index file is damaged. */
   digests(): ReadonlyMap<string, string> {
     const rows = this.rows<{ path: string; digest: string }>('select path, digest from files');
     return new Map(rows.map(({ path, digest }) => [path, digest]));
   }
 
-  /** Rejects with the reason of `signal`. Gives way to other work of the process meanwhile. */
+  /** Returns the matches of a query. Regularly yields to other work of the process. Rejects with the reason of `signal`. */
   async find(query: CodeQuery, signal: AbortSignal): Promise<CodeMatches> {
     const text = query.text.trim();
     const exact = this.exact(text, query.path);
@@ -94,7 +97,10 @@ export class CodeSearch {
     return { kind: parts.length > 0 ? 'words' : null, hits: parts, total: parts.length, uses: [], useCount: 0 };
   }
 
-  /** Definitions with this name, or with a full name that ends in it. Upper and lower case only count where both are there. */
+  /**
+   * Returns the definitions with this name, or with a full name that ends in it. If the case of a definition matches exactly, definitions in
+   * another case are left out.
+   */
   private exact(text: string, path: string): readonly DefinitionRow[] {
     const full = text
       .replace(/\(.*$/s, '')
@@ -158,7 +164,7 @@ export class CodeSearch {
     return { kind, hits, total: rows.length, uses, useCount: total?.count ?? 0 };
   }
 
-  /** Lines that contain the text; `*` stands for anything within a line. */
+  /** Returns the lines that contain the text. In the text, `*` matches any characters within a line. */
   private async lines(
     text: string,
     { path, count }: CodeQuery,
@@ -185,7 +191,7 @@ export class CodeSearch {
     return { hits, total };
   }
 
-  /** Parts of files that have the words, by BM25. */
+  /** Returns the parts of files that contain the words, ranked by BM25. */
   private parts(text: string, { path, count }: CodeQuery): readonly CodeHit[] {
     const words = queryWords(splitNames(text));
     if (words.length === 0) return [];
@@ -270,7 +276,7 @@ function hasInOrder(line: string, pieces: readonly string[]): boolean {
   return true;
 }
 
-/** Returns the index of the line that has the most of the words. */
+/** Returns the index of the line that contains the most of the words. */
 function bestLine(lines: readonly string[], words: readonly string[]): number {
   const counts = lines.map((line) => {
     const lower = splitNames(line).toLowerCase();
@@ -279,7 +285,7 @@ function bestLine(lines: readonly string[], words: readonly string[]): number {
   return counts.indexOf(Math.max(...counts));
 }
 
-/** Resolves when events that have happened meanwhile were handled. Rejects with the reason of `signal`. */
+/** Lets the event loop handle pending events. Rejects with the reason of `signal`. */
 async function otherWork(signal: AbortSignal): Promise<void> {
   await new Promise((resolve) => setImmediate(resolve));
   signal.throwIfAborted();

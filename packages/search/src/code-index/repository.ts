@@ -16,18 +16,18 @@ export type CodeFile = {
 };
 
 export type CodeFiles = {
-  /** In the order of their paths. */
+  /** The files, ordered by path. */
   readonly files: readonly CodeFile[];
-  /** Number of files that are left out because of the limits. */
+  /** Number of files that are left out because of the limits on sizes and counts. */
   readonly omitted: number;
 };
 
-/** Largest file that is indexed, in bytes. */
+/** Maximum size in bytes of a file that is indexed. */
 const MAX_FILE_BYTES = 512 * KIB;
 const MAX_FILES = 20_000;
 /** Maximum size of all files together, in bytes. */
 const MAX_TOTAL_BYTES = 64 * MIB;
-/** Files are read in portions of this size, in bytes, and this number. */
+/** Maximum size in bytes, and maximum number, of the files that one command reads. */
 const PORTION_BYTES = 3 * MIB;
 const PORTION_FILES = 500;
 const LIST_TIMEOUT_MS = 60_000;
@@ -95,8 +95,8 @@ function chosen(sizes: ReadonlyMap<string, number>, digests: string): CodeFiles 
 }
 
 /**
- * Reads files from the sandbox. The content of each is checked: one whose digest is another than in `files`, because it was changed meanwhile or the
- * sandbox lies, is left out.
+ * Reads files from the sandbox. A file is left out when the digest of its content is not the digest in `files`. Either the file has changed
+ * since it was listed, or the sandbox reports wrong digests.
  */
 export async function* readCode(
   shell: Shell,

@@ -1,4 +1,4 @@
-/** Returns how similar two names are, from 0 to 1: by the share of pairs of letters that both have, without case and underscores. */
+/** Returns the similarity of two names, from 0 to 1. It is the share of letter pairs that both names have, without case and underscores. */
 export function similarity(one: string, other: string): number {
   const [a, b] = [plain(one), plain(other)];
   if (a === '' || b === '' || Math.abs(a.length - b.length) > Math.max(a.length, b.length) * MAX_LENGTH_DIFFERENCE)
@@ -17,7 +17,10 @@ function plain(name: string): string {
   return name.replaceAll('_', '').toLowerCase();
 }
 
-/** Pairs of letters, because a wrong letter in a short name changes all of its groups of three. */
+/**
+ * Returns the pairs of adjacent letters. Groups of three letters are not used, because a wrong letter in a short name would change all of
+ * them.
+ */
 function groupsOf(name: string): Set<string> {
   const padded = ` ${name} `;
   return new Set(Array.from({ length: padded.length - 1 }, (_, i) => padded.slice(i, i + 2)));

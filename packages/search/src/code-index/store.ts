@@ -22,9 +22,9 @@ import { CodeSearch } from './query.ts';
 
 /** Format of the tables; files of other formats are not read. */
 const FORMAT = 1;
-/** Size of all indexes at which the ones that were not used for longest are removed, in bytes. */
+/** Maximum size of all indexes in bytes. Beyond it, the indexes that were not used for longest are removed. */
 const MAX_CACHE_BYTES = 2 * GIB;
-/** Age in milliseconds from which on an unfinished file is no longer written. */
+/** Age in milliseconds above which an unfinished file counts as abandoned. */
 const LEFT_AFTER_MS = 3_600_000;
 
 const TABLES = `
@@ -39,7 +39,7 @@ const TABLES = `
   create virtual table words using fts5(text, path, content='', contentless_delete=1, tokenize='porter unicode61');
 `;
 
-/** Indexes of code in a directory of the host. Each is a file by the digest of what it was made from, and never changes. */
+/** Indexes of code in a directory of the host. Each index is one file, which never changes. Its name contains a digest of the indexed files. */
 export class CodeStore {
   private readonly folder: string;
 
@@ -57,22 +57,22 @@ export class CodeStore {
     return existsSync(this.pathOf(key));
   }
 
-  /** Opens an index for reading; `null` when there is none with this key that can be read. */
+  /** Opens an index for reading; `null` when there is no readable index with this key. */
   open(key: string): CodeSearch | null {
     if (!this.has(key)) return null;
     const path = this.pathOf(key);
     try {
-      // The time of the last use decides which files are removed.
+      // The modification time of the file records the last use, which decides which files are removed.
       const seconds = systemClock.nowMs() / 1000;
       utimesSync(path, seconds, seconds);
       return openedForReading(path);
     } catch {
-      // Another process has removed the file, or it is damaged: the index is made again.
+      // Another process has removed the file, or it is damaged. The caller makes the index once more.
       return null;
     }
   }
 
-  /** Starts an index, as a copy of the one with the key `base`, or empty for `null`. */
+  /** Starts a new index: a copy of the index with the key `base`, or an empty index when `base` is `null`. */
   create(base: string | null): CodeWriter {
     try {
       mkdirSync(this.folder, { recursive: true, mode: 0o700 });
@@ -89,7 +89,7 @@ export class CodeStore {
     }
   }
 
-  /** Gives a finished index its key and opens it. */
+  /** Names the file of a finished index by its key, and opens the index. */
   publish({ path }: CodeWriter, key: string): CodeSearch {
     renameSync(path, this.pathOf(key));
     return openedForReading(this.pathOf(key));
@@ -99,7 +99,7 @@ export class CodeStore {
     return join(this.folder, `${key}.v${FORMAT}.db`);
   }
 
-  /** Removes the indexes that were not used for longest, and what processes have left that ended while they wrote. */
+  /** Removes the indexes that were not used for longest, and unfinished files of processes that ended while they wrote. */
   private removeOld(): void {
     const files = readdirSync(this.folder).flatMap((name) => {
       const path = join(this.folder, name);
@@ -129,7 +129,7 @@ export class CodeWriter {
   private readonly raw: Libsql.Database;
   private files: number;
 
-  /** `path` is a file that does not exist if `isNew`, else a copy of an index. */
+  /** With `isNew`, `path` is a file that does not exist yet; otherwise it is a copy of an index. */
   constructor(path: string, isNew: boolean) {
     this.path = path;
     this.raw = new Libsql(path);
@@ -142,7 +142,7 @@ export class CodeWriter {
     const { definitions, references } = parsed;
     const file = ++this.files;
     this.raw.prepare('insert into files values (?, ?, ?, ?)').run(file, path, digest, text);
-    // One statement for all entries of a file: a call of the database takes longer than an entry.
+    // One statement inserts all entries of a file, because a call of the database takes longer than inserting an entry.
     this.raw
       .prepare(
         'insert into definitions select value ->> 0, value ->> 1, value ->> 2, ?, value ->> 3, value ->> 4 from json_each(?)',
@@ -162,7 +162,7 @@ export class CodeWriter {
     }
   }
 
-  /** Removes a file, if it is there. */
+  /** Removes a file from the index if the index has it. */
   remove(path: string): void {
     const [row] = this.raw.prepare('select number from files where path = ?').all(path) as { number: number }[];
     if (row === undefined) return;
@@ -181,7 +181,7 @@ export class CodeWriter {
     this.raw.close();
   }
 
-  /** Removes what was written. */
+  /** Removes the unfinished file. */
   discard(): void {
     if (this.raw.open) this.raw.close();
     rmSync(this.path, { force: true });

@@ -8,21 +8,21 @@ import { INDEX_TABLES } from './index-file.ts';
 import { passagesOf } from './passages.ts';
 import type { StoredDocument } from './search.ts';
 
-/** Number of passages in one request for vectors, and number of requests at a time. */
+/** Number of passages in one request for vectors, and maximum number of concurrent requests. */
 const EMBEDDED_TOGETHER = 64;
 const REQUESTS_AT_A_TIME = 4;
 
 export type BuildOptions = {
-  /** A folder of texts, or a file of rows. */
+  /** Path of a folder of texts, or of a file of rows. */
   readonly source: string;
   readonly output: string;
   /** Whether an existing file is replaced. */
   readonly replaces: boolean;
   /** Makes vectors for the index; `null` for an index of words only. */
   readonly embeddings: Embeddings | null;
-  /** Called for each row or file that is no document. */
+  /** Called for each row or file that cannot be read as a document. */
   readonly onBadRow: (where: string, error: FloeError) => void;
-  /** Called when all documents were read. Throws to make no index. */
+  /** Called when all documents were read. When it throws, no index is made. */
   readonly mayFinish: () => void;
   readonly onProgress: (progress: BuildSummary) => void;
 };
@@ -30,8 +30,8 @@ export type BuildOptions = {
 export type BuildSummary = { readonly documents: number; readonly passages: number; readonly embedded: number };
 
 /**
- * Makes an index. The file appears when it is complete. Rejects with `conflict` when it exists already, with `schema_violation` when the
- * source has no documents, with `setup_failed` for what cannot be read or written, or with the reason of `signal`.
+ * Makes an index. The file appears only when it is complete. Rejects with `conflict` when the file exists already, and with `schema_violation`
+ * when the source has no documents. Rejects with `setup_failed` when a file cannot be read or written, or with the reason of `signal`.
  */
 export async function buildIndex(options: BuildOptions, signal: AbortSignal): Promise<BuildSummary> {
   const output = resolve(options.output);
@@ -49,7 +49,7 @@ export async function buildIndex(options: BuildOptions, signal: AbortSignal): Pr
   }
 }
 
-/** Gives the finished file its name. A file that appeared meanwhile is not replaced. */
+/** Gives the finished file its name. With `replaces` unset, a file that has appeared under this name since is not replaced. */
 function publish(unfinished: string, output: string, { replaces, output: name }: BuildOptions): void {
   if (replaces) {
     renameSync(unfinished, output);
@@ -123,7 +123,7 @@ class IndexWriter {
   passages = 0;
   embedded = 0;
   private readonly raw: Libsql.Database;
-  /** Where each document is from, by its id. */
+  /** The place in the source of each document, by the document's id. */
   private readonly places = new Map<string, string>();
   private readonly insertDocument: Libsql.Statement;
   private readonly insertPassage: Libsql.Statement;
@@ -138,7 +138,7 @@ class IndexWriter {
     this.insertVector = raw.prepare('insert into vectors values (?, ?)');
   }
 
-  /** Adds a document; returns where the other is from when there is one with the same id, else `null`. */
+  /** Adds a document. When the index already has a document with the same id, returns the place of that document instead; otherwise `null`. */
   add({ id, title, url, text }: StoredDocument, where: string): string | null {
     const earlier = this.places.get(id);
     if (earlier !== undefined) return earlier;
@@ -155,7 +155,7 @@ class IndexWriter {
     return null;
   }
 
-  /** Returns the texts of passages from number `first` on, as they are embedded. */
+  /** Returns the texts that are embedded for `count` passages, beginning with the passage number `first`. */
   textsFrom(first: number, count: number): string[] {
     const rows = this.raw
       .prepare(
@@ -179,7 +179,7 @@ class IndexWriter {
   }
 }
 
-/** Stores the vectors of all passages. */
+/** Gets the vectors of all passages from the service and stores them. */
 async function embed(
   writer: IndexWriter,
   embeddings: Embeddings,

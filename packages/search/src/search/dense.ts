@@ -4,7 +4,7 @@ import { checkedQuery, hitsOf } from './fts.ts';
 import type { IndexFile } from './index-file.ts';
 import type { SearchBackend, SearchHit, StoredDocument } from './search.ts';
 
-/** Number of products after which a scan gives way to other work, about 5 ms. */
+/** Number of multiplications after which a scan yields to other work, about every 5 ms. */
 const SLICE_PRODUCTS = 5_000_000;
 /** Number of rows that are loaded at once. */
 const LOAD_ROWS = 5_000;
@@ -96,7 +96,7 @@ export class DenseSearch implements SearchBackend {
   }
 }
 
-/** Resolves when events that have happened meanwhile were handled. */
+/** Lets the event loop handle pending events. */
 function otherWork(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

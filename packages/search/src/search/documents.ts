@@ -6,13 +6,13 @@ import { z } from 'zod';
 import { pageText } from './html/page-text.ts';
 import type { StoredDocument } from './search.ts';
 
-/** Files of a folder that are indexed. */
+/** Extensions of the files of a folder that are indexed. */
 const TEXT_FILES: ReadonlySet<string> = new Set(['.txt', '.text', '.md', '.markdown', '.rst', '.html', '.htm']);
 const ROW_FILES: ReadonlySet<string> = new Set(['.jsonl', '.json', '.parquet']);
-/** Maximum size of a file of a folder in bytes. */
+/** Maximum size in bytes of a file in a folder. */
 const MAX_FILE_BYTES = 32 * MIB;
 
-/** A document, or why a row or file is none. `where` names the file and the line. */
+/** A document, or the error of a row or file that cannot be read as a document. `where` names the file and the line. */
 export type FoundDocument =
   | { readonly where: string; readonly document: StoredDocument }
   | { readonly where: string; readonly error: FloeError };
@@ -29,8 +29,8 @@ const rowSchema = z.object({
 });
 
 /**
- * Reads the documents of a folder of text, Markdown and HTML files, or the rows of a `.jsonl` or `.json` file: `{id, title?, url?, text}`; other
- * fields are ignored. Throws `setup_failed` when the folder or file cannot be read.
+ * Reads the documents of a folder of text, Markdown and HTML files, or the rows of a `.jsonl` or `.json` file. A row has the form `{id,
+ * title?, url?, text}`; other fields are ignored. Throws `setup_failed` when the folder or file cannot be read.
  */
 export function readDocuments(path: string): AsyncGenerator<FoundDocument> {
   return ROW_FILES.has(extname(path).toLowerCase()) ? documentsOfRows(path) : documentsOfFolder(path);

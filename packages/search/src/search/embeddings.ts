@@ -6,7 +6,7 @@ const answerSchema = z.object({
   data: z.array(z.object({ index: z.int().min(0), embedding: z.array(z.number()).min(1) })),
 });
 
-/** A service that makes vectors of texts, in the form of OpenAI's `/v1/embeddings`. */
+/** A service that makes vectors of texts through OpenAI's route `/v1/embeddings`. */
 export class Embeddings {
   readonly model: string;
   private readonly service: JsonService;
@@ -22,7 +22,7 @@ export class Embeddings {
     this.model = model;
   }
 
-  /** Returns a vector of length 1 for each text, in their order. Rejects as {@link postJson}. */
+  /** Returns a vector of length 1 for each text, in the order of the texts. Rejects as {@link postJson} does. */
   async vectorsOf(texts: readonly string[], signal: AbortSignal): Promise<readonly Float32Array[]> {
     const answer = await postJson(this.service, { model: this.model, input: texts }, signal);
     const vectors: (Float32Array | undefined)[] = [];
@@ -45,7 +45,7 @@ export class Embeddings {
   }
 }
 
-/** Returns the vector divided by its length. A vector of zeros is similar to nothing, and stays as it is. */
+/** Returns the vector divided by its length. A vector of zeros is returned unchanged; its similarity to any vector is 0. */
 function unitVector(values: readonly number[]): Float32Array {
   const norm = Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
   return Float32Array.from(values, (value) => (norm > 0 ? value / norm : 0));

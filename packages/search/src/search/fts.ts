@@ -5,15 +5,15 @@ import { MAX_QUERY_CHARS, type SearchBackend, type SearchHit, type StoredDocumen
 import { snippetOf } from './snippet.ts';
 import { queryWords } from './words.ts';
 
-/** Weights of words in titles and in texts. */
+/** Weights in the BM25 score of words in titles and of words in texts. */
 const WEIGHTS = '2.0, 1.0';
-/** Passages that are read for each document that is wanted, because several may belong to one document. */
+/** Number of passages that are read for each requested document, because several passages may belong to one document. */
 const PASSAGES_PER_DOCUMENT = 4;
-/** Number of words whose frequency is kept. */
+/** Maximum number of words whose frequency is cached. */
 const KNOWN_WORDS = 20_000;
-/** Number of passages that are scored, if the words of the query are rare enough. */
+/** Number of passages that a search scores at most, if the words of the query are rare enough. */
 const SCORED_PASSAGES = 1_000;
-/** Share of the passages from which on a word is left out of a query with rarer words, because it changes no order. */
+/** A word that occurs in at least this share of the passages is left out of a query with rarer words, because it hardly changes the ranking. */
 const FREQUENT_SHARE = 0.25;
 
 // The score is a column, because FTS5 would compute it twice for `order by rank`.
@@ -23,7 +23,7 @@ const MATCH = `select rowid as passage, bm25(words, ${WEIGHTS}) as cost from wor
 export class WordSearch implements SearchBackend {
   readonly hasDocuments = true;
   private readonly index: IndexFile;
-  /** Number of passages that contain a word. */
+  /** Number of passages that contain a word, by word. */
   private readonly frequencies = new LRUCache<string, number>({ max: KNOWN_WORDS });
 
   constructor(index: IndexFile) {
@@ -43,8 +43,8 @@ export class WordSearch implements SearchBackend {
   }
 
   /**
-   * Returns the query in the language of FTS5; `null` when the index has none of the words. BM25 visits every passage that matches, so a passage
-   * must have one of the rarer words. The other words count in its score, but need not occur.
+   * Returns the query in the syntax of FTS5; `null` when the index has none of the words. BM25 scores every passage that matches. To limit
+   * their number, a passage must contain one of the rarer words. The other words raise its score but need not occur.
    */
   private matchOf(query: string): string | null {
     const words = queryWords(query)
@@ -58,7 +58,8 @@ export class WordSearch implements SearchBackend {
     );
     if (rare.length === 0) return null;
     const [required, optional] = [rare, others].map((some) => some.map(({ word }) => ftsString(word)).join(' OR '));
-    // FTS5 has no words that need not occur, and adds the scores of all words in a query. So each word is in it twice.
+    // FTS5 has no optional words, but it adds the scores of all words in a query. Every word is therefore in the query twice, so that all
+    // words keep the same weight.
     return optional === '' ? `${required}` : `(${required}) AND (${required} OR ${optional} OR ${optional})`;
   }
 
@@ -75,7 +76,10 @@ export class WordSearch implements SearchBackend {
   }
 }
 
-/** Returns which words, from the rarest on, occur in `limit` passages together; the first always does. */
+/**
+ * Returns for each word whether the words up to it occur in at most `limit` passages together. `words` begin with the rarest word, for which
+ * the result is always true.
+ */
 function countedUp(words: readonly { readonly frequency: number }[], limit: number): boolean[] {
   let total = 0;
   return words.map(({ frequency }, index) => {
@@ -112,7 +116,7 @@ export function hitsOf(
   return [...hits.values()];
 }
 
-/** Returns a word as a string of FTS5, in which nothing is an operator. */
+/** Returns a word as a string of FTS5, in which no character is an operator. */
 function ftsString(word: string): string {
   return `"${word.replaceAll('"', '""')}"`;
 }

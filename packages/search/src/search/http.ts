@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { type JsonService, postJson, unreadable } from './post-json.ts';
 import type { SearchBackend, SearchHit } from './search.ts';
 
-/** Maximum number of characters of the content of a result that are kept. */
+/** Maximum number of characters that are kept of the content of a result. */
 const MAX_CONTENT_CHARS = 2_000;
 
 const answerSchema = z.object({
@@ -17,7 +17,7 @@ const answerSchema = z.object({
   ),
 });
 
-/** Searches by a web service that speaks Tavily's form: `POST {query, max_results}` is answered by `{results: [{title, url, content}]}`. */
+/** Searches with a web service that has Tavily's API: it answers `POST {query, max_results}` with `{results: [{title, url, content}]}`. */
 export class HttpSearch implements SearchBackend {
   readonly hasDocuments = false;
   private readonly service: JsonService;

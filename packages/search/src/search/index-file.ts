@@ -10,7 +10,7 @@ const APPLICATION_ID = 0x666c6978;
 /** Format of the tables. */
 const FORMAT = 1;
 
-/** The SQL that creates the tables of an index. Passages of a document, joined in the order of `start`, are its text. */
+/** The SQL that creates the tables of an index. The text of a document is the text of its passages, joined in the order of `start`. */
 export const INDEX_TABLES = `
   pragma application_id = ${APPLICATION_ID};
   pragma user_version = ${FORMAT};
@@ -22,7 +22,7 @@ export const INDEX_TABLES = `
   create table vectors (passage integer primary key, vector blob not null);
 `;
 
-/** A passage of a document that matches, with its document. */
+/** A passage that matches a query, with the fields of its document. */
 export type Passage = {
   readonly id: string;
   readonly title: string;
@@ -30,7 +30,7 @@ export type Passage = {
   readonly text: string;
 };
 
-/** The model that made the vectors of an index, and their length; `null` for an index without vectors. */
+/** The model that made the vectors of an index, and the length of each vector; `null` for an index without vectors. */
 type VectorSettings = { readonly model: string; readonly dimensions: number };
 
 /** An index that `floe index` made. It is opened for reading only, so any number of processes can share the file. */
@@ -135,7 +135,7 @@ function openReadOnly(path: string): Libsql.Database {
   }
   if (!statSync(path).isFile()) throw new FloeError('setup_failed', `the index ${path} is not a file`, { path });
   try {
-    // `immutable` leaves out locks and the search for a journal, which no file that is only read needs.
+    // With `immutable`, SQLite does not take locks and does not check for a journal. A file that is only read needs neither.
     return new Libsql(`${pathToFileURL(resolve(path)).href}?mode=ro&immutable=1`);
   } catch (error) {
     throw broken(path, error);

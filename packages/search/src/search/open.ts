@@ -8,12 +8,12 @@ import { IndexFile } from './index-file.ts';
 import type { SearchBackend } from './search.ts';
 import type { SearchSource } from './services.ts';
 
-/** Searches of this process by their source. They stay open, because all sessions share them. */
+/** Open searches of this process by their source. They stay open, because all sessions share them. */
 const opened = new Map<string, SearchBackend>();
 
 /**
- * Returns the search of a node, which all sessions of the process share. A file that was replaced is opened again. Throws `setup_failed` for
- * an index that cannot be used.
+ * Returns the search of a node, which all sessions of the process share. An index file that was replaced is opened once more. Throws
+ * `setup_failed` for an index that cannot be used.
  */
 export function openSearch(source: SearchSource): SearchBackend {
   const key = JSON.stringify([source, source.kind === 'index' ? identityOf(source.path) : null]);
@@ -36,7 +36,7 @@ function backendOf(source: SearchSource): SearchBackend {
   return new DenseSearch(index, new Embeddings(source.embeddings.url, model, source.embeddings.key), dimensions);
 }
 
-/** Returns what identifies the content of a file; `null` when there is none. */
+/** Returns a text that changes when the file is replaced or changed; `null` when the file does not exist. */
 function identityOf(path: string): string | null {
   const stat = statSync(path, { throwIfNoEntry: false });
   return stat === undefined ? null : `${stat.dev}:${stat.ino}:${stat.size}:${stat.mtimeMs}`;

@@ -1,11 +1,11 @@
 import { safeCut } from './snippet.ts';
 
-/** Length in characters up to which paragraphs are joined into one passage. */
+/** Maximum length of a passage in characters. Paragraphs are joined up to this length. */
 export const PASSAGE_CHARS = 1_600;
 
 /**
- * Cuts a text into passages of at most {@link PASSAGE_CHARS} characters, which joined are the text. Cuts at paragraphs where it can, else at
- * lines, sentences or words.
+ * Cuts a text into passages of at most {@link PASSAGE_CHARS} characters. Joined, the passages are the text. Cuts between paragraphs where
+ * possible, else between lines, sentences or words.
  */
 export function passagesOf(text: string): string[] {
   const passages: string[] = [];
@@ -19,7 +19,7 @@ export function passagesOf(text: string): string[] {
   return passages;
 }
 
-/** Returns the length of the first passage of `text`, at least half of it. */
+/** Returns the length of the first passage of `text`, at least half the length of `text`. */
 function endOfPassage(text: string): number {
   for (const separator of ['\n\n', '\n', '. ', ' ']) {
     const at = text.lastIndexOf(separator);

@@ -9,18 +9,18 @@ const BACKOFF: Backoff = { baseMs: 250, maxMs: 4_000 };
 const MAX_REPLY_BYTES = 64 * MIB;
 const MAX_VALUES = 20_000_000;
 
-/** A service that answers JSON with JSON. */
+/** An HTTP service that receives and returns JSON. */
 export type JsonService = {
   readonly url: string;
   /** Sent as a bearer token; `null` for none. */
   readonly key: string | null;
-  /** What it is, for messages, such as `the search service`. */
+  /** Name of the service in messages, such as `the search service`. */
   readonly name: string;
 };
 
 /**
- * Posts JSON and returns the parsed answer. Attempts that fail for a reason that may pass are repeated. Rejects with `peer_unreachable` when
- * all attempts fail, with `bad_request` for an answer that refuses the request, or with the reason of `signal`.
+ * Posts JSON and returns the parsed answer. Retries attempts that fail for a reason that may be temporary. Rejects with `peer_unreachable`
+ * when all attempts fail, with `bad_request` for an answer that refuses the request, or with the reason of `signal`.
  */
 export async function postJson(service: JsonService, body: object, signal: AbortSignal): Promise<unknown> {
   for (let attempt = 1; ; attempt++) {
@@ -65,7 +65,7 @@ function unreachable({ url, name }: JsonService, reason: string, cause?: unknown
   return new FloeError('peer_unreachable', `${name} at ${url} cannot be used: ${reason}`, { url }, cause);
 }
 
-/** Returns the error for an answer of a service that has another form than expected. */
+/** Returns the error for an answer of a service that has an unexpected form. */
 export function unreadable({ url, name }: JsonService, problem: string): FloeError {
   return new FloeError('setup_failed', `${name} at ${url} gave an answer of another form: ${problem}`, { url });
 }

@@ -1,13 +1,13 @@
-/** A document, or a passage of one, that matches a query. */
+/** A document that matches a query, or a passage of a document that matches. */
 export type SearchHit = {
   /** Id of the document in the index; the URL for results of a web search. */
   readonly id: string;
   readonly title: string;
-  /** `null` when the document has none. */
+  /** URL of the document; `null` when it has none. */
   readonly url: string | null;
   /** The part of the text that matches the query best. */
   readonly snippet: string;
-  /** How well it matches; only comparable within one search, where a higher score is better. */
+  /** How well the document matches. A higher score is better. Scores of different searches are not comparable. */
   readonly score: number;
 };
 
@@ -19,18 +19,18 @@ export type StoredDocument = {
   readonly text: string;
 };
 
-/** A way to search documents. */
+/** A backend that searches documents. */
 export interface SearchBackend {
-  /** Whether hits are documents whose text {@link SearchBackend.document} returns. */
+  /** Whether {@link SearchBackend.document} returns the text of the documents that are found. */
   readonly hasDocuments: boolean;
   /**
-   * Returns the best `count` documents, the best first; none when nothing matches. Rejects with `bad_request` for a query that cannot be
-   * searched, with `peer_unreachable` when a service does not answer, or with the reason of `signal`.
+   * Returns the best `count` documents, the best first; an empty list when nothing matches. Rejects with `bad_request` for a query that cannot
+   * be searched, with `peer_unreachable` when a service does not answer, or with the reason of `signal`.
    */
   search(query: string, count: number, signal: AbortSignal): Promise<readonly SearchHit[]>;
   /** Returns the document with this id, or with this URL; `null` when there is none. */
   document(id: string): StoredDocument | null;
 }
 
-/** Longest query in characters. */
+/** Maximum number of characters of a query. */
 export const MAX_QUERY_CHARS = 4_000;

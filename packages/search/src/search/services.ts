@@ -1,12 +1,12 @@
 import { FloeError, type HostPatterns, parseAs } from '@floe-rl/core';
 import { z } from 'zod';
 
-/** Text of a host pattern: a name, `*.` and a name, or an address in brackets or not, each with an optional port. */
+/** Matches a host pattern: a name, `*.` and a name, or an IPv6 address in brackets. Each may have a port. */
 const HOST_PATTERN = /^(\*\.)?([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:\d{1,5})?$/;
 
 const httpUrl = z.url({ protocol: /^https?$/ });
 
-/** The services of a node that search and open documents, in its section `plugins.services`. */
+/** The settings in `plugins.services` of a node for searching and opening documents. */
 const servicesSchema = z.object({
   search: z.string().min(1).optional(),
   search_key: z.string().min(1).optional(),
@@ -26,7 +26,7 @@ const servicesSchema = z.object({
     .optional(),
 });
 
-/** Where a node searches. */
+/** The source that a node searches: an index file or a web service. */
 export type SearchSource =
   | {
       readonly kind: 'index';
@@ -37,20 +37,20 @@ export type SearchSource =
   | { readonly kind: 'http'; readonly url: string; readonly key: string | null };
 
 export type SearchServices = {
-  /** `null` when the node has no search. */
+  /** The source of the node's searches; `null` when the node has no search. */
   readonly source: SearchSource | null;
-  /** Hosts whose pages agents may open; empty for none, `null` for all of the Internet. */
+  /** Hosts whose pages agents may open. An empty list permits none; `null` permits all hosts of the Internet. */
   readonly pageHosts: HostPatterns | null;
 };
 
-/** Reads the search services of a node. Throws `schema_violation` with the path of a wrong one. */
+/** Reads the search services of a node. Throws `schema_violation` with the path of a wrong setting. */
 export function searchServices(services: Readonly<Record<string, string>>): SearchServices {
   const parsed = parseAs(servicesSchema, services, 'plugins.services', 'plugins.services');
   const hosts = parsed.page_hosts ?? [];
   return { source: sourceOf(parsed), pageHosts: hosts.includes('*') ? null : hosts };
 }
 
-/** Returns where the node searches. Throws `setup_failed` when it has no search. */
+/** Returns the source that the node searches. Throws `setup_failed` when it has none. */
 export function requireSource({ source }: SearchServices, tool: string): SearchSource {
   if (source !== null) return source;
   const message = `the tool ${tool} needs plugins.services.search of the node: the path of an index made by \`floe index\`, or a URL`;

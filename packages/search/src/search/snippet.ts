@@ -2,14 +2,14 @@ import { distinctWords } from './words.ts';
 
 /** Length of a snippet in characters. */
 const SNIPPET_CHARS = 320;
-/** Characters before the first matching word. */
+/** Number of characters of a snippet before the first matching word. */
 const LEAD_CHARS = 60;
-/** Characters of a word that have to match, so that `running` matches `runs`. */
+/** Number of characters at the beginning of a word that must match, so that `running` matches `runs`. */
 const STEM_CHARS = 5;
-/** Maximum number of positions at which a snippet is tried. */
+/** Maximum number of positions that are tried as the beginning of a snippet. */
 const MAX_POSITIONS = 200;
 
-/** Returns the part of `text` that has the most words of the query, in one line. */
+/** Returns the part of `text` that contains the most words of the query, in one line. */
 export function snippetOf(text: string, query: string): string {
   const stems = distinctWords(query).map((word) => word.slice(0, STEM_CHARS));
   const lower = text.toLowerCase();
@@ -24,7 +24,7 @@ export function snippetOf(text: string, query: string): string {
       bestCount = count;
     }
   }
-  // Lower case of some letters is longer, so that a position may be past the end.
+  // Some letters become longer in lower case, so the position may be after the end of `text`.
   return cut(text, Math.max(0, Math.min(best - LEAD_CHARS, text.length - SNIPPET_CHARS)));
 }
 
@@ -39,7 +39,7 @@ function positionsOf(lower: string, stems: readonly string[]): { readonly at: nu
   return found.sort((a, b) => a.at - b.at);
 }
 
-/** Cuts between words, and marks where text is left out. */
+/** Cuts the text between words, and inserts an ellipsis where text is left out. */
 function cut(text: string, start: number): string {
   const from = start === 0 ? 0 : boundaryAfter(text, start);
   const end = from + SNIPPET_CHARS >= text.length ? text.length : boundaryBefore(text, from + SNIPPET_CHARS, from);
@@ -57,7 +57,7 @@ function boundaryBefore(text: string, end: number, start: number): number {
   return space > start + SNIPPET_CHARS / 2 ? space : safeCut(text, end);
 }
 
-/** Returns a position near `at` that is not between the halves of a surrogate pair. */
+/** Returns a position near `at` that does not split a surrogate pair. */
 export function safeCut(text: string, at: number): number {
   const code = text.charCodeAt(at);
   return code >= 0xdc00 && code <= 0xdfff ? at - 1 : at;

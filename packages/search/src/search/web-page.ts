@@ -17,14 +17,14 @@ import type { PageText } from './html/page-text.ts';
 
 /** Time limit in milliseconds to load a page with its redirects. */
 const LIMIT_MS = 20_000;
-/** Maximum size of a page in bytes, also of a compressed one. */
+/** Maximum size of a page in bytes, after decompression. */
 const MAX_PAGE_BYTES = 4 * MIB;
 const MAX_REDIRECTS = 5;
 const REDIRECTS: readonly number[] = [301, 302, 303, 307, 308];
 
 /**
- * Loads a page of a host that the operator allows, and returns it as text. Connects to public addresses only, and to private ones where the
- * operator has listed the host itself. Rejects with `bad_request` for a page that cannot be opened, or with the reason of `signal`.
+ * Loads a page of a host that the operator allows, and returns it as text. Connects only to public addresses, unless the operator has listed
+ * the host itself. Rejects with `bad_request` for a page that cannot be opened, or with the reason of `signal`.
  */
 export async function openWebPage(url: string, hosts: HostPatterns | null, parent: AbortSignal): Promise<PageText> {
   const late = (): FloeError => refused(url, `it did not load within ${LIMIT_MS / 1000} s`);
@@ -48,7 +48,7 @@ async function loaded(first: string, hosts: HostPatterns | null, signal: AbortSi
   let url = first;
   for (let redirects = 0; redirects <= MAX_REDIRECTS; redirects++) {
     const target = allowedTarget(url, hosts);
-    // A connection is not kept, because each is made to the addresses that were checked for its host.
+    // A connection is not reused, because each connection is made to the addresses that were checked for its own host.
     const agent = httpAgent({ lookup: checkedLookup({ node: hosts, task: null }, target) });
     try {
       const headers = { accept: 'text/html, text/plain' };
@@ -72,7 +72,7 @@ function allowedTarget(text: string, hosts: HostPatterns | null): EgressTarget {
   if (target === null) throw refused(text, 'it has no host');
   const refusal = refusalOf({ node: hosts, task: null }, target);
   if (refusal !== null) throw refused(text, refusal);
-  // A name is checked when it is resolved.
+  // The addresses of a host name are checked when the name is resolved.
   const kind = isIP(target.host) === 0 ? 'public' : addressKind(target.host);
   if (kind === 'forbidden' || (kind !== 'public' && hosts === null)) throw refused(text, `it has a ${kind} address`);
   return target;
@@ -84,7 +84,7 @@ async function read(url: string, reply: OpenHttpReply, type: string): Promise<Lo
   return { type, text: decoded(await reply.read(MAX_PAGE_BYTES, tooLarge), type) };
 }
 
-/** Decodes a page by the character set of its type or of its head, else as UTF-8. */
+/** Decodes a page by the character set in its content type or in its head, else as UTF-8. */
 function decoded(bytes: Buffer, type: string): string {
   const head = bytes.subarray(0, 2_048).toString('latin1');
   const name =

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { ShellResult, ToolProcess } from '@floe-rl/sandbox';
 
-/** A shell on this machine without a sandbox, which counts its commands. `change` may falsify the output. */
+/** A shell on this machine without a sandbox, which counts its commands. `change` may falsify their output. */
 export function localShell(change: (output: string, command: string) => string = (output) => output) {
   const commands: string[] = [];
   const shell: Pick<ToolProcess<ShellResult>, 'run'> = {

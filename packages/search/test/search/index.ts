@@ -10,7 +10,7 @@ export function emptyFolder(): string {
   return mkdtempSync(join(tmpdir(), 'floe-search-'));
 }
 
-/** Writes rows to a file, each as a line; a text is written as it is. */
+/** Writes rows to a file, one per line. A row that is a text is written unchanged, all others as JSON. */
 export function rowsFile(rows: readonly unknown[]): string {
   const path = join(emptyFolder(), 'rows.jsonl');
   writeFileSync(path, rows.map((row) => (typeof row === 'string' ? row : JSON.stringify(row))).join('\n'));

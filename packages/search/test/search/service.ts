@@ -45,8 +45,8 @@ async function bodyOf(request: IncomingMessage): Promise<string> {
 const TOPICS: readonly RegExp[] = [/cat|kitten|feline/i, /ship|boat|vessel/i, /bread|baker|loaf/i];
 
 /**
- * A stand-in for a service of embeddings: a vector counts which of three topics a text mentions. It knows synonyms that have no letter in
- * common, which is all that a test needs of a real model.
+ * A stand-in for a service of embeddings: a vector counts which of three topics a text mentions. Like a real model, it matches synonyms that
+ * have no letter in common, which is all that the tests need.
  */
 export function fakeEmbeddings({ body }: Asked): Answer {
   const { input } = JSON.parse(body) as { input: string[] };

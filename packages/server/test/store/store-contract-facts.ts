@@ -323,7 +323,7 @@ export function factTests(store: () => Store): void {
       expect(totals).toMatchObject([{ by: { version: null }, sessions: 1, rewards: 1, turns: 1 }]);
       expect(totals[0]?.reward_sum).toBeCloseTo(0.5, 9);
     });
-    // The number of a removed fact is not assigned once more: it would count as folded.
+    // The database must not assign the number of a removed fact once more, because a fact with this number would count as part of the totals.
     await store().transaction(({ facts }) => facts.add(factRow('late')));
     expect(await store().read(({ facts }) => facts.count(EVERY, 9))).toBe(2);
   });
@@ -385,7 +385,7 @@ export function factTests(store: () => Store): void {
             const expected = await modelOf(store(), kept);
             for (const some of filters) await compare(store(), expected, ofTasks(some, prefix), order, by);
           } finally {
-            // The next round begins without facts, and with totals that are subtracted to nothing.
+            // All facts are removed before the next round, which subtracts them from the totals until these are empty.
             await removeAll(
               store(),
               ['t0', 't1', 't2'].map((id) => `${prefix}${id}`),
@@ -409,7 +409,7 @@ function rowsOf(rows: readonly Partial<NewFactRow>[], prefix: string): NewFactRo
   });
 }
 
-/** Returns a filter of tasks with the prefix of a round. */
+/** Returns the filter with the prefix of a round before its task ids. */
 function ofTasks(filter: FactFilter, prefix: string): FactFilter {
   const { task_id: tasks, ...values } = filter.values;
   if (tasks === undefined) return filter;

@@ -163,7 +163,7 @@ function lockRaces(store: () => Store): void {
           await tables.tasks.insert(taskRow(id ?? newId, { idempotency_key: key }));
           return `added ${id ?? newId}`;
         });
-      // Two concurrent transactions make a store open two connections, so that the second submission below need not wait for one.
+      // Two concurrent transactions make a store open two connections, so that the second submission below need not wait for a connection.
       await times(2, () => store().transaction((tables) => tables.tasks.countByStatus()));
       let second: Promise<string> | null = null;
       const first = await submit('t', async (tables) => {

@@ -11,7 +11,7 @@ export type HeaderFacts = {
   readonly agent: { readonly kind: 'main' } | { readonly kind: 'subagent'; readonly id: string | null } | null;
   /** Purpose of the model call; `null` for ordinary work on the task, or when the headers do not state it. */
   readonly purpose: CallKind | null;
-  /** Pool of engines that the agent names for the call; default: it names none. */
+  /** Pool of engines that the agent names for the call. Absent when the agent names no pool. */
   readonly enginePool?: string;
 };
 

@@ -46,8 +46,8 @@ export function labelCall(rulesName: CallRules | null, { headers, ...prompt }: L
 }
 
 /**
- * Returns a text that is equal for two requests when their headers name the same agent thread, the same purpose and the same run of the
- * harness. Two requests with equal bodies are the same call only if this text is equal too.
+ * Returns a text that identifies the agent thread, the purpose and the run of the harness that the headers of a request name. Two requests
+ * with equal bodies are the same call only if this text is equal too.
  */
 export function threadKeyOf(rulesName: CallRules | null, headers: Headers): string {
   return JSON.stringify([

@@ -82,8 +82,8 @@ export class PromptView {
 }
 
 /**
- * Returns the thread name of an agent whose id is in a header. An id that is too long, contains other than printable ASCII characters, or
- * equals the name of the main thread is replaced by its digest.
+ * Returns the thread name of an agent whose id is in a header. The id is replaced by its digest when it is too long, contains characters other
+ * than printable ASCII, or equals the name of the main thread.
  */
 export function threadOfId(id: string): string {
   const isUsable = id.length <= MAX_THREAD_CHARS && PRINTABLE_NAME.test(id) && id !== MAIN_THREAD;

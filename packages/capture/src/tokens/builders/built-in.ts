@@ -13,8 +13,8 @@ const perRequestConfigSchema = z.strictObject({
 });
 
 /**
- * Makes a separate trace of each trainable completion: its prompt, and its response with mask 1. The context of every trained token is
- * therefore the one in which it was sampled.
+ * Makes a separate trace of each trainable completion: its prompt, and its response with mask 1. Every trained token therefore has the context
+ * in which it was sampled.
  */
 const perRequestBuilder: Builder = {
   name: 'per_request',

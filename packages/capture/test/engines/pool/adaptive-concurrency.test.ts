@@ -11,7 +11,7 @@ const BOUNDS = { min: 4, max: 100 };
 const CALM: EngineLoad = { kvUsage: 0.5, running: 16, waiting: 0, preemptions: 0 };
 const QUEUE: EngineLoad = { ...CALM, waiting: 10 };
 
-/** Gives readings to a limit that is used fully, and returns the limits after each. */
+/** Gives readings to a limit while all its slots are in use, and returns the limit after each reading. */
 function limitsAfter(limit: AdaptiveLimit, loads: readonly (EngineLoad | null)[]): number[] {
   return loads.map((load) => {
     limit.observe(load, limit.limit);
@@ -27,7 +27,7 @@ describe('AdaptiveLimit', () => {
     const preempted = { ...CALM, preemptions: 3 };
     expect(limit.limit).toBe(16);
     expect(limitsAfter(limit, times(3, CALM))).toEqual([24, 36, 54]);
-    // One overload shrinks the limit once, also if the next readings show more of it.
+    // One overload shrinks the limit only once, even if the next readings still show the overload.
     const later = [preempted, { ...CALM, preemptions: 5 }, { ...CALM, preemptions: 6 }];
     expect(limitsAfter(limit, later)).toEqual([43, 43, 43]);
     expect(limitsAfter(limit, times(3, { ...CALM, preemptions: 6 }))).toEqual([46, 49, 52]);
@@ -59,7 +59,7 @@ describe('AdaptiveLimit', () => {
     const unused = new AdaptiveLimit(BOUNDS);
     for (const inflight of [0, 14, 0]) unused.observe(CALM, inflight);
     expect(unused.limit).toBe(16);
-    // Calls that ended between two readings count.
+    // Calls that began and ended between two readings count as use of the limit.
     unused.begin(16);
     unused.observe(CALM, 0);
     expect(unused.limit).toBe(24);
@@ -81,7 +81,7 @@ describe('AdaptiveLimit', () => {
     const nothing = { kvUsage: null, running: null, waiting: null, preemptions: null };
     expect(limitsAfter(limit, [null, nothing, null])).toEqual([16, 16, 16]);
     expect(limit.state()).toMatchObject({ unreadable: 3, kv_usage: null, limit: 16 });
-    // A queue is no queue without the number of running requests, to which it is compared.
+    // The number of waiting requests alone shows no overload, because it is compared with the number of running requests.
     expect(limitsAfter(limit, times(2, { ...nothing, waiting: 1_000 }))).not.toContain(12);
   });
 
@@ -112,7 +112,7 @@ describe('a pool with an engine of adaptive concurrency', () => {
     return createEnginePools([spec], { clock, connect: async () => engine });
   }
 
-  /** Advances the time by a reading of the load. */
+  /** Advances the time to the next reading of the load. */
   async function nextReading(): Promise<void> {
     clock.advance(5_000);
     await nextEventLoopTurn();

@@ -501,7 +501,7 @@ describe('server failures', () => {
     server.script.answer = () => controller.abort(new Error('enough'));
     const sent = server.http.received.length;
     await expect(engine.generate(askRequest(), controller.signal)).rejects.toThrow('enough');
-    // Requests that the abort causes are sent before this one.
+    // The engine sends the requests that the abort causes before this request.
     await engine.metrics(never);
     const paths = server.http.received.slice(sent).map(({ path }) => path);
     expect(paths).toEqual(['/v1/chat/completions', '/metrics']);

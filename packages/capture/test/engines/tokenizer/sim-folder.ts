@@ -14,7 +14,7 @@ const SIM_TEMPLATE = join(
   'sim-template.jinja',
 );
 
-/** A folder as models are published with, which contains the simulated model's tokenizer and its chat template. */
+/** A folder with the files that models are published with: the tokenizer and the chat template, here of the simulated model. */
 export type TokenizerFolder = {
   readonly path: string;
   write(name: string, content: string | object): void;

@@ -12,7 +12,7 @@ const json = tokenizerJsonSchema.parse(
 );
 const words = bundledVocabulary();
 
-/** Texts in which special tokens, scripts and white space alternate. */
+/** Texts with special tokens, several scripts and white space in turn. */
 const texts = fc
   .array(
     fc.oneof(

@@ -42,7 +42,7 @@ async function streamed(asked: GenerateRequest): Promise<{ reply: GenerateReply;
   return { reply: await engine.generate({ ...asked, listener: { started: () => {}, delta } }, never), shown };
 }
 
-/** Returns a reply without what differs between two equal calls: the ids of tool calls and the number of cached tokens. */
+/** Returns a reply without the values that differ between two equal calls: the ids of tool calls and the number of cached tokens. */
 function comparable(reply: GenerateReply): GenerateReply {
   const { message, usage } = reply;
   const calls = message.tool_calls?.map((call) => ({ ...call, id: 'call' }));

@@ -111,7 +111,7 @@ it('an empty key next to the session key is ignored', async () => {
 });
 
 describe('bodies', () => {
-  /** Does the same as `exchange`, but advances the virtual clock until the proxy closes the connection. */
+  /** Like `exchange`, but advances the virtual clock until the proxy closes the connection. */
   async function patiently(text: string): Promise<string> {
     let closed = false;
     const reply = exchange(text).finally(() => {

@@ -17,7 +17,7 @@ const CREATED = 1_700_000_000;
 const ARGUMENTS = ['{"command":"ls"}', '{"command":"pwd"}'] as const;
 const CALL_IDS = ['call_1', 'call_2'] as const;
 
-/** The reply as far as it was sampled, step by step: thinking, text, two calls. */
+/** The reply as far as it was sampled after each step: thinking, text, and two tool calls. */
 const STEPS: readonly AssistantMessage[] = [
   message('Hm', ''),
   message('Hmm.', ''),

@@ -4,14 +4,14 @@ import type { PageText } from './page-text.ts';
 
 /** Time limit in milliseconds to read a page. */
 const LIMIT_MS = 10_000;
-/** Memory of the thread that reads a page, in MiB. */
+/** Memory limit in MiB of the thread that reads a page. */
 const MEMORY_MB = 256;
 
 type Reply = { readonly page: PageText } | { readonly error: { readonly code: ErrorCode; readonly message: string } };
 
 /**
- * Reads a page of a stranger in a thread with a time and a memory limit. Rejects with `bad_request` for a page that exceeds them, as
- * {@link ./page-text.ts}, or with the reason of `signal`.
+ * Reads an untrusted page in a thread with a time limit and a memory limit. Rejects with `bad_request` for a page that exceeds them, with the
+ * errors of `pageText`, or with the reason of `signal`.
  */
 export async function readPage(html: string, parent: AbortSignal): Promise<PageText> {
   const late = (): FloeError => new FloeError('bad_request', 'the page takes too long to read');

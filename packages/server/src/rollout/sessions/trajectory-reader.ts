@@ -8,8 +8,8 @@ const MAX_REMEMBERED = 10_000;
 type StoredTrajectory = Pick<ResultWithSummary, 'session_id' | 'cursor' | 'trajectory_ref'>;
 
 /**
- * Reads the trajectories of results. When a trajectory's blob is missing or damaged, an error is returned in place of the trajectory, so that
- * a reader receives the result without it and can continue with the next result.
+ * Reads the trajectories of results. When a trajectory's blob is missing or damaged, the reader gets an error in place of the trajectory. It
+ * receives the result without the trajectory and can continue with the next result.
  */
 export class TrajectoryReader {
   private readonly blobs: BlobStore;

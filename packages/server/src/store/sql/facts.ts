@@ -195,7 +195,7 @@ export class SqlFacts implements FactTable {
 
   async groups(filter: FactFilter, before: number | null, limit: number): Promise<FactGroupRow[]> {
     const position = before === null ? [] : [sql<boolean>`fact.fact_no < ${before}`];
-    // The facts are read newest first, and the first fact of each task is taken, so that the cost of a page does not depend on the number of
+    // The facts are read newest first, and the first fact of each task is taken. The cost of a page therefore does not depend on the number of
     // older facts.
     const newest = await sql<{ task_id: string }>`
       select fact.task_id from session_facts as fact

@@ -7,7 +7,7 @@ import { postgresMissing, usePostgres } from '../../store/postgres.ts';
 import { describeStore } from '../../store/store-contract.ts';
 import { AT, addSessions } from '../../store/store-rows.ts';
 
-/** A claim of 16 sessions, at a time when all queued ones are overdue. */
+/** A claim of 16 sessions, at a time when all queued sessions are overdue. */
 const CLAIM = { nodeId: 'n1', trainer: 'default', limit: 16, nowMs: 1e9, leaseExpiresMs: 1e9, updatedAt: AT };
 
 describeIf(postgresMissing(), 'PostgreSQL', () => {

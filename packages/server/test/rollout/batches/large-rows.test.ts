@@ -3,7 +3,7 @@ import type { BatchRowsReply } from '@floe-rl/core/schema';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { rows, StreamBench, streamOf } from './stream-bench.ts';
 
-/** A template that names its field so often that a task of a row of {@link LARGE} exceeds the size of a submission. */
+/** A template that contains its field so often that the task of a row of {@link LARGE} is larger than a submission may be. */
 const TASK = { ...streamOf({}).task, instruction: `Answer ${'{{row.question}}'.repeat(2_000)}` };
 const LARGE = { question: 'x'.repeat(64 * 1024) };
 

@@ -49,7 +49,7 @@ describe('requests for batches', () => {
     for (let batch = 1; batch <= 5; batch++) {
       expect(await bench.next({ size: 1 })).toMatchObject({ batch });
       await bench.runAll(mixed);
-      // One batch of two groups may be ahead, and the trainer waits for none.
+      // One batch of two groups may be prepared in advance, and the trainer does not wait for a batch.
       expect((await bench.view()).progress.ready).toBe(2);
     }
   });
@@ -171,7 +171,7 @@ describe('pushed rows', () => {
     expect(await push('y', 3)).toMatchObject({ status: 409, body: { error: { code: 'conflict' } } });
     expect((await push('y', 3)).body).toMatchObject({ error: { message: expect.stringContaining('row 1') } });
     expect(await bench.view()).toMatchObject({ row_count: 3 });
-    // A repetition with further rows adds those.
+    // A repeated request with further rows adds the further rows.
     expect(await push('x', 3)).toMatchObject({ status: 200, body: { row_count: 4 } });
   });
 });

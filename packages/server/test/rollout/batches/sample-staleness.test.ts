@@ -11,7 +11,7 @@ afterEach(() => bench.dispose());
 const staleness = async (query = ''): Promise<BatchStaleness> =>
   (await bench.caller.call<BatchStaleness>('GET', `/rollout/batches/b/staleness${query}`)).body;
 
-/** Ends the two samples of the next group, whose first tokens are of these versions. */
+/** Ends the two samples of the next group. `versions` are the policy versions of their first tokens. */
 async function endGroup(...versions: readonly (string | null)[]): Promise<void> {
   for (const [reward, first] of versions.entries()) {
     const [lease] = await bench.lease();

@@ -13,10 +13,10 @@ import type { RolloutConfigInput, RolloutDeps } from '../../../src/rollout/index
 import { type Answer, Caller, type Refusal } from '../call.ts';
 import { type Running, summaryOf, Workbench } from '../workbench.ts';
 
-/** How an agent ends: its reward, and its outcome where that is not `completed`. */
+/** How a session ends: a number is its reward with the outcome `completed`, otherwise its outcome. */
 export type Ending = number | Outcome;
 
-/** Where a session belongs in its stream. */
+/** The place of a session in its stream. */
 export type Origin = { readonly row: number; readonly group: number; readonly sample: number };
 
 const NODE = 'n1';
@@ -88,7 +88,7 @@ export class StreamBench {
     }
   }
 
-  /** Ends a session with one trace, which has the fields of `trace` instead of the usual ones. */
+  /** Ends a session with one trace. `trace` overrides fields of the default trace. */
   async end(lease: Lease, ending: Ending, trace: object = {}, fields: Partial<SessionSummary> = {}): Promise<void> {
     const outcome = typeof ending === 'number' ? 'completed' : ending;
     const reward = typeof ending === 'number' ? ending : null;
@@ -100,7 +100,7 @@ export class StreamBench {
     expect(answer.status).toBe(200);
   }
 
-  /** Runs all sessions that the stream starts, at most `limit`, one after the other, until none is left. Returns where they belong. */
+  /** Runs all sessions that the stream starts, at most `limit`, one after the other, until none is left. Returns their places in the stream. */
   async runAll(endingOf: (origin: Origin) => Ending, limit = 200): Promise<Origin[]> {
     const ran: Origin[] = [];
     while (ran.length < limit) {

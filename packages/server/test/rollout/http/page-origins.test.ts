@@ -16,7 +16,7 @@ function start(origins: readonly string[]): Promise<Running> {
   return bench.server({ token: TOKEN, page_origins: [...origins] });
 }
 
-/** Asks as a browser does before it sends a call with a token. */
+/** Sends the preflight request that a browser sends before a call with a token. */
 function ask({ server }: Running, origin: string) {
   const headers = {
     origin,

@@ -75,7 +75,7 @@ function beat(id: string, fields: object = {}): Promise<HeartbeatReply> {
 const submit = (samples: number, at = plane): Promise<unknown> =>
   call('submitTask', '', taskRequestSchema.parse(task({ num_samples: samples })), at);
 
-/** Resolves when all work that the present moment has caused is done. */
+/** Resolves when the server has done all work that it can do at the present time of the virtual clock. */
 async function settle(): Promise<void> {
   for (let quiet = 0, before = -1; quiet < 3; quiet = store.accesses === before ? quiet + 1 : 0) {
     before = store.accesses;
@@ -198,7 +198,8 @@ describe('a thousand nodes that restart at once', () => {
     await settleAll(everyNode.map((id) => register(id, 'p2')));
     const again = await settleAll(everyNode.map((id) => lease(id, { instance: 'p2' })));
     expect(again.flat()).toHaveLength(NODES);
-    // Each registers, is refused once, takes its node over in two accesses, and claims. Some claims come before the sessions are back.
+    // Each node registers, is refused once, takes over its node id in two accesses, and claims sessions. Some claims come before the sessions
+    // are back in the queue.
     expect(store.accesses).toBeLessThan(8 * NODES);
   });
 });

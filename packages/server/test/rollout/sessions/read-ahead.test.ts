@@ -43,7 +43,7 @@ function resolversOf<T>(): PromiseWithResolversOf<T> {
   return { promise, resolve, reject };
 }
 
-/** Resolves when everything that can run without the test's help has run. */
+/** Resolves when all work that does not wait for the test has been done. */
 const settled = () => new Promise((resolve) => void setImmediate(resolve));
 
 it('yields trajectories in the order of their rows, although later ones are read first', async () => {

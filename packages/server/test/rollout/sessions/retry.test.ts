@@ -109,7 +109,7 @@ describe('the server', () => {
     await leaseOne();
     clock.advance(LEASE_MS);
     await running.server.sweep();
-    // What a node reports itself is no loss of the node.
+    // An `infra_error` that the node itself reports does not count as a loss of the node.
     expect(await attempt('infra_error')).toBe(true);
     clock.advance(60_000);
     await caller.heartbeat('n1', []);

@@ -32,7 +32,7 @@ function staleLeaseTests(openStore: () => Promise<Store>): void {
   let store: Store;
   let server: RolloutServer;
   let caller: Caller;
-  /** The store of a second server, `plane`. Tests use it to let the first server act between two accesses of the second server. */
+  /** The store of a second server, `plane`. Tests use it to let the first server make a change between two accesses of the second server. */
   let interposed: InterposedStore;
   let plane: ControlPlane;
   beforeEach(async () => {
