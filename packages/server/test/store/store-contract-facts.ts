@@ -385,7 +385,7 @@ export function factTests(store: () => Store): void {
             const expected = await modelOf(store(), kept);
             for (const some of filters) await compare(store(), expected, ofTasks(some, prefix), order, by);
           } finally {
-            // All facts are removed before the next round, which subtracts them from the totals until these are empty.
+            // Removes all facts before the next round. The removal subtracts them from the totals until the totals are empty.
             await removeAll(
               store(),
               ['t0', 't1', 't2'].map((id) => `${prefix}${id}`),

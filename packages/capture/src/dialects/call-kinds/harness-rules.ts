@@ -29,8 +29,8 @@ export type HarnessRules = {
   /** Whether a sub-agent sent the prompt. */
   readonly subagent?: (call: PromptView) => boolean;
   /**
-   * Set when the harness sends a request again because it cannot use the reply, such as an empty one, and neither a header nor a closed
-   * connection shows this. Such a harness never requests two samples of one prompt on purpose.
+   * Set when the harness repeats a request because it cannot use the reply, for example an empty reply, and neither a header nor a closed
+   * connection shows the repetition. Such a harness never requests two samples of one prompt on purpose.
    */
   readonly resendsUnusedReplies?: true;
 };

@@ -16,7 +16,7 @@ import { isHealthy } from '../nodes/nodes.ts';
  */
 export type EngineCounts = { readonly known: number; readonly healthy: number; readonly full: number };
 
-/** A node's report on its engines in the form that the node's row stores, which has counts instead of the state of each engine. */
+/** A node's report on its engines as the node's row stores it: with counts of engines instead of the state of each engine. */
 export type EngineReport = Omit<NonNullable<Heartbeat['engines']>, 'info'> & { readonly engines: EngineCounts };
 
 type ReportedEngines = EngineReport & { readonly info: readonly EngineInfo[] };

@@ -24,7 +24,7 @@ const MAIN_OPTIONS: ListenOptions = { host: '--host', port: '--port' };
 const NODE_OPTIONS: ListenOptions = { host: '--node-listen', port: '--node-listen' };
 const ADMIN_OPTIONS: ListenOptions = { host: '--admin-listen', port: '--admin-listen' };
 
-/** The HTTP listeners of a server: the main one, and those for nodes and for metrics when they are configured separately. */
+/** The HTTP listeners of a server: the main listener, and separate listeners for nodes and for metrics when they are configured. */
 export class Listeners {
   readonly main: Listener;
   private readonly node: Listener | null;
