@@ -34,7 +34,8 @@ export {
 } from './proxy/journal/journal-index.ts';
 export { callDirectly } from './proxy/session/direct-call.ts';
 export { callFromMailbox, mailboxError } from './proxy/session/mailbox-call.ts';
-export { ProxySession, type ProxySessionSpec } from './proxy/session/session.ts';
+export { ProxySession } from './proxy/session/session.ts';
+export type { ProxySessionSpec } from './proxy/session/session-spec.ts';
 export type { AuditTally } from './tokens/audit.ts';
 export type {
   Builder,

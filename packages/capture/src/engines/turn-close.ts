@@ -86,6 +86,14 @@ export function suffixAfter(
   return suffix.length > tail.length && equalIds(suffix.subarray(0, tail.length), tail) ? suffix : null;
 }
 
+/**
+ * Whether a rendered history ends like `plain`, which is the end of a rendered placeholder history (a short invented conversation) without
+ * tool calls. The histories must have the same ids after their last end-of-turn id.
+ */
+export function closesLike({ before, tail }: HistoryEnd, plain: HistoryEnd): boolean {
+  return before.length >= plain.before.length && equalIds(tail, plain.tail);
+}
+
 export function equalIds(a: Int32Array, b: Int32Array): boolean {
   return a.length === b.length && a.every((id, index) => id === b[index]);
 }

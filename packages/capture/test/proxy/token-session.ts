@@ -62,7 +62,7 @@ export class TokenSession {
    */
   ask(messages: readonly ChatMessage[], scripted?: ScriptedReply, options: AskOptions = {}): Promise<Completion> {
     if (scripted !== undefined) this.pool.replies.push(scripted);
-    return this.calls.begin(
+    return this.calls.admission.begin(
       { digest: `digest ${this.asked++}`, isRetry: false },
       openaiChat,
       this.requestOf(messages, options),

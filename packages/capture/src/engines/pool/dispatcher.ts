@@ -1,8 +1,9 @@
 import { backoffMs, type Clock, FloeError, raceAbort, sleep } from '@floe-rl/core';
 import type { CallContext, Engine } from '../engine.ts';
-import type { EnginePool, Slot, SlotRequest } from './engine-pool.ts';
+import type { Slot } from './engine-pool.ts';
 import type { Member } from './member.ts';
 import type { PauseGate } from './pausing.ts';
+import type { EngineRegistry } from './registry.ts';
 
 /**
  * Maximum time for which a call is retried. Weight updates and restarts make engines unavailable for up to about a minute, and a session
@@ -21,7 +22,7 @@ const ROUND_BACKOFF = { baseMs: 100, maxMs: 5_000 };
 const EMPTY_POOL_POLL_MS = 100;
 
 /** A call that waits for an engine of a pool, or runs on one. */
-type PooledCall<T> = {
+export type PooledCall<T> = {
   readonly context: CallContext;
   /**
    * Whether the call samples tokens. A sampling call takes a slot of its engine and waits while the engines are paused; other calls do
@@ -35,7 +36,7 @@ type PooledCall<T> = {
    * calls.
    */
   readonly admitted: boolean;
-  /** Position of the call in the pool's queue; the lowest ticket is served first. */
+  /** Position of the call in the pool's queue; the lowest ticket is served first. A call that does not sample never waits in the queue. */
   readonly ticket: number;
   /** Returns the error for an available engine that must not get this call; `null` when the call may be sent to the engine. */
   rejectionBy(engine: Engine): FloeError | null;
@@ -60,8 +61,7 @@ type TryOutcome<T> =
 type DispatcherDeps = {
   readonly clock: Clock;
   readonly gate: PauseGate;
-  /** Returns the pool with this name; `null` when it has no engines. Throws `engine_unavailable` when the pools are closed. */
-  readonly poolOf: (name: string) => EnginePool | null;
+  readonly registry: Pick<EngineRegistry, 'poolOf'>;
 };
 
 /** Sends each call to one engine after another until one of them answers. */
@@ -100,12 +100,12 @@ export class Dispatcher {
    * and with the signal's reason when it aborts.
    */
   async ready(context: CallContext, signal: AbortSignal): Promise<void> {
-    if (this.deps.poolOf(context.pool) !== null) return;
-    const { clock } = this.deps;
+    const { clock, registry } = this.deps;
+    if (registry.poolOf(context.pool) !== null) return;
     const deadlineMs = clock.monotonicMs() + CALL_PATIENCE_MS;
     const call = { context };
     try {
-      while (this.deps.poolOf(context.pool) === null) {
+      while (registry.poolOf(context.pool) === null) {
         const failure = emptyPoolError(context);
         if (clock.monotonicMs() >= deadlineMs) throw failure;
         this.failures.set(call, failure);
@@ -123,6 +123,8 @@ export class Dispatcher {
    */
   async send<T>(call: PooledCall<T>, signal: AbortSignal): Promise<T> {
     const tries = new CallTries(this.deps.clock);
+    const { sampling, ids, ticket, context } = call;
+    const wanted = { sessionId: context.sessionId, sampling, ids, ticket, failedOn: tries.failedOn };
     let failure: FloeError | null = null;
     try {
       for (;;) {
@@ -132,9 +134,12 @@ export class Dispatcher {
           tries.restartRound();
         }
         signal.throwIfAborted();
-        let slot = this.slotNow(call, tries.failedOn);
-        if (slot === 'wait') {
-          slot = await tries.uncounted(() => this.counted(call, () => this.acquireSlot(call, tries.failedOn, signal)));
+        const pool = this.deps.registry.poolOf(call.context.pool);
+        let slot: Slot | null = null;
+        if (pool !== null) {
+          const available = pool.slotNow(wanted);
+          const wait = (): Promise<Slot | null> => this.counted(call, () => pool.acquire(wanted, signal));
+          slot = available === 'wait' ? await tries.uncounted(wait) : available;
         }
         if (slot === null) {
           failure ??= emptyPoolError(call.context);
@@ -171,19 +176,6 @@ export class Dispatcher {
     return admitted ? this.deps.gate.waitUntilOpen(signal) : this.deps.gate.pass(signal);
   }
 
-  /** Returns the slot that the call gets without waiting; `null` when no engine suits it, and `wait` when it must wait for one. */
-  private slotNow<T>(call: PooledCall<T>, failedOn: ReadonlySet<Member>): Slot | null | 'wait' {
-    return this.deps.poolOf(call.context.pool)?.slotNow(slotRequestOf(call, failedOn)) ?? null;
-  }
-
-  private async acquireSlot<T>(
-    call: PooledCall<T>,
-    failedOn: ReadonlySet<Member>,
-    signal: AbortSignal,
-  ): Promise<Slot | null> {
-    return this.deps.poolOf(call.context.pool)?.acquire(slotRequestOf(call, failedOn), signal) ?? null;
-  }
-
   /**
    * Tries the call once on the engine of `slot`. The outcome is `failure: null` when the engine has left its pool, a pause has begun, or a
    * rate limit has deferred the call; the caller then tries once more.
@@ -211,7 +203,7 @@ export class Dispatcher {
       if (this.failures.size > 0) this.failures.delete(call);
       const result = await member.run(signal, (current, callSignal) => call.run(current, callSignal, version));
       tokens = call.tokensOf(result);
-      member.recordSuccess();
+      member.breaker.recordSuccess();
       return { result };
     } catch (error) {
       if (signal.aborted) throw signal.reason;
@@ -237,7 +229,7 @@ export class Dispatcher {
       if (signal.aborted || !FloeError.is(error)) throw error;
       // When the server was replaced by another, the error has the code `engine_error` and the engine has been removed from its pool. If it
       // was the pool's last engine, the call fails with this error instead of waiting for another engine.
-      const isPoolEmpty = (this.deps.poolOf(call.context.pool)?.engines.length ?? 0) === 0;
+      const isPoolEmpty = (this.deps.registry.poolOf(call.context.pool)?.engines.length ?? 0) === 0;
       if (error.code === 'engine_error' && isPoolEmpty) throw error;
       return error;
     }
@@ -286,13 +278,6 @@ class CallTries {
     this.rounds++;
     this.failedOn.clear();
   }
-}
-
-function slotRequestOf<T>(
-  { context, sampling, ids, ticket }: PooledCall<T>,
-  failedOn: ReadonlySet<Member>,
-): SlotRequest {
-  return { sessionId: context.sessionId, sampling, ids, ticket, failedOn };
 }
 
 function emptyPoolError({ pool }: CallContext): FloeError {

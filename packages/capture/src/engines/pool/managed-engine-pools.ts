@@ -12,7 +12,7 @@ import { constraintKindOf } from '../constraint.ts';
 import type { CallContext, Engine, EngineNotice, GenerateRequest, RenderRequest } from '../engine.ts';
 import { createEngine, type EngineKinds } from '../engine-kinds.ts';
 import { captureModeOf } from './compatibility.ts';
-import { Dispatcher } from './dispatcher.ts';
+import { Dispatcher, type PooledCall } from './dispatcher.ts';
 import type { EnginePools, PauseOptions, PooledReply, PoolMode, UnpausedEngine } from './engine-pools.ts';
 import { relabelledMetrics } from './exposition.ts';
 import type { Member } from './member.ts';
@@ -87,7 +87,7 @@ class ManagedEnginePools implements EnginePools {
     this.notice = notice;
     const policyVersion = (): string | null => this.policyVersion;
     this.registry = new EngineRegistry({ clock, notice, policy, locality, host, place, connect, policyVersion });
-    this.dispatcher = new Dispatcher({ clock, gate, poolOf: (name) => this.registry.poolOf(name) });
+    this.dispatcher = new Dispatcher({ clock, gate, registry: this.registry });
     const members = (): readonly Member[] => this.registry.members;
     const leaving = (): readonly Member[] => this.registry.leaving;
     this.pausing = new Pausing({ notice, gate, members, leaving });
@@ -140,15 +140,24 @@ class ManagedEnginePools implements EnginePools {
   }
 
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
-    return this.lookUp(request, signal, (engine, callSignal) => engine.countTokens(request, callSignal));
+    return this.dispatcher.send(
+      lookUp(request, (engine, callSignal) => engine.countTokens(request, callSignal)),
+      signal,
+    );
   }
 
   render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
-    return this.lookUp(request, signal, (engine, callSignal) => engine.render(request, callSignal));
+    return this.dispatcher.send(
+      lookUp(request, (engine, callSignal) => engine.render(request, callSignal)),
+      signal,
+    );
   }
 
   detokenize(ids: Int32Array, context: CallContext, signal: AbortSignal): Promise<string> {
-    return this.lookUp(context, signal, (engine, callSignal) => engine.detokenize(ids, callSignal));
+    return this.dispatcher.send(
+      lookUp(context, (engine, callSignal) => engine.detokenize(ids, callSignal)),
+      signal,
+    );
   }
 
   register(spec: EngineSpec): Promise<EngineInfo> {
@@ -198,28 +207,6 @@ class ManagedEnginePools implements EnginePools {
     return this.registry.membersOf(pool).map((member) => member.info());
   }
 
-  /**
-   * Sends a call that samples nothing to an engine of the pool. A call of this kind takes no slot and does not wait while the engines are
-   * paused.
-   */
-  private lookUp<T>(
-    context: CallContext,
-    signal: AbortSignal,
-    run: (engine: Engine, signal: AbortSignal) => Promise<T>,
-  ): Promise<T> {
-    const call = {
-      context,
-      sampling: false,
-      ids: false,
-      admitted: false,
-      ticket: this.dispatcher.ticket(),
-      rejectionBy: () => null,
-      run,
-      tokensOf: () => 0,
-    };
-    return this.dispatcher.send(call, signal);
-  }
-
   private sample(
     request: GenerateRequest,
     relay: RelayedReply | undefined,
@@ -253,6 +240,13 @@ class ManagedEnginePools implements EnginePools {
     };
     return this.dispatcher.send(call, signal);
   }
+}
+
+/** Makes a call that samples nothing. It takes no slot and does not wait while the engines are paused. */
+function lookUp<T>(context: CallContext, run: (engine: Engine, signal: AbortSignal) => Promise<T>): PooledCall<T> {
+  const rejectionBy = (): null => null;
+  const tokensOf = (): number => 0;
+  return { context, sampling: false, ids: false, admitted: false, ticket: 0, rejectionBy, run, tokensOf };
 }
 
 /**

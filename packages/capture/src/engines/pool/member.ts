@@ -160,10 +160,6 @@ export class Member implements Candidate {
     return { ...own, healthy, inflight: this.inflight, max_concurrency: this.maxConcurrency, ...held, ...adaptive };
   }
 
-  recordSuccess(): void {
-    this.breaker.recordSuccess();
-  }
-
   /**
    * Whether the failure is a rate limit, so that the call is only deferred. If so, this method also makes the rate limits delay further
    * calls.

@@ -127,6 +127,13 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
   });
 }
 
+/** Reads and decompresses the body of a request. Rejects as {@link readBody} and {@link decodeBody} do. */
+export async function receiveBody(request: IncomingMessage, clock: Clock, budget: BodyBudget): Promise<Buffer> {
+  const body = await readBody(request, clock, budget);
+  const encoding = request.headers['content-encoding'];
+  return encoding === undefined ? body : decodeBody(body, encoding, budget);
+}
+
 /**
  * Parses the body as JSON, with U+FFFD in place of lone surrogates, which engines refuse. Throws `malformed_json`, or `body_too_large` when
  * it has more than {@link MAX_BODY_VALUES} values.

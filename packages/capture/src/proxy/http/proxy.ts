@@ -8,11 +8,14 @@ import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import { FairTurns } from '../fair-turns.ts';
 import type { CompletionJournal } from '../journal/journal.ts';
 import { SuffixRenderer } from '../prompt/suffix-renderer.ts';
-import { ABANDON_GRACE_MS, type CallObserver } from '../session/call.ts';
+import { ABANDON_GRACE_MS } from '../session/call.ts';
+import type { CallObserver } from '../session/call-report.ts';
 import { KeyRing } from '../session/keys.ts';
 import { requestIdentity } from '../session/repeated-requests.ts';
-import { ProxySession, type ProxySessionSpec } from '../session/session.ts';
-import { decodeBody, parseBody, readBody } from './body.ts';
+import { refuseModel } from '../session/request-limits.ts';
+import { ProxySession } from '../session/session.ts';
+import type { ProxySessionSpec } from '../session/session-spec.ts';
+import { parseBody, receiveBody } from './body.ts';
 import { deliver, HEARTBEAT_MS } from './delivery.ts';
 import { publishRequest } from './request-channel.ts';
 import { endAfterDraining, onResponseClosed, sendError, sendJson } from './responses.ts';
@@ -182,17 +185,24 @@ class HttpProxy implements ModelProxy {
     let match: RouteMatch | null = null;
     let session: ProxySession | null = null;
     let kind: RouteKind | null = null;
-    const arrivedMs = this.deps.clock.monotonicMs();
+    const { clock } = this.deps;
+    const arrivedMs = clock.monotonicMs();
     try {
       refuseAmbiguousFraming(request);
       const target = parseTarget(request.url ?? '');
       match = matchRoute(method, target.path, request.headers);
       kind = routeKindOf(match, method);
-      const owner = this.authenticate(request, sessionKeyOf(target, keyHeadersOf(request)));
+      const owner = this.keys.find(sessionKeyOf(target, keyHeadersOf(request)));
+      const ownerOfSocket = this.sessionOfSocket.get(request.socket);
+      if (ownerOfSocket !== undefined && ownerOfSocket !== owner) {
+        throw new FloeError('unauthorized', 'the session key does not belong to this socket');
+      }
       session = owner;
       session.requests++;
       session.connections.addResponse(response);
-      const body = await this.bodyOf(request, kind, session);
+      // Other kinds of requests, such as one for the model list, have no body.
+      const hasBody = kind === 'generate' || kind === 'count_tokens';
+      const body = hasBody ? await receiveBody(request, clock, session.bodyBudget) : Buffer.alloc(0);
       publishRequest(request, target, session.spec, match.dialect, body);
       if (kind === null) throw unknownRoute(match, method, target.path, response);
       const turn = this.turns.next(owner);
@@ -216,14 +226,6 @@ class HttpProxy implements ModelProxy {
     this.deps.observer?.({ dialect: name, engineId: null, code, totalMs, engineMs: null });
   }
 
-  /** Reads and decompresses the request body. Returns an empty buffer for a kind of request without a body, such as the model list. */
-  private bodyOf(request: IncomingMessage, kind: RouteKind | null, { bodyBudget }: ProxySession): Promise<Buffer> {
-    if (kind !== 'generate' && kind !== 'count_tokens') return Promise.resolve(Buffer.alloc(0));
-    const body = readBody(request, this.deps.clock, bodyBudget);
-    const encoding = request.headers['content-encoding'];
-    return encoding === undefined ? body : body.then((packed) => decodeBody(packed, encoding, bodyBudget));
-  }
-
   private refuse(request: IncomingMessage, response: ServerResponse, dialect: Dialect, error: FloeError): void {
     if (request.complete) {
       sendError(response, dialect, error);
@@ -235,15 +237,6 @@ class HttpProxy implements ModelProxy {
       response.write(body);
       endAfterDraining(request, response, this.deps.clock);
     });
-  }
-
-  private authenticate(request: IncomingMessage, key: string | null): ProxySession {
-    const owner = this.sessionOfSocket.get(request.socket);
-    const session = this.keys.find(key);
-    if (owner !== undefined && owner !== session) {
-      throw new FloeError('unauthorized', 'the session key does not belong to this socket');
-    }
-    return session;
   }
 
   private async serve(
@@ -263,12 +256,12 @@ class HttpProxy implements ModelProxy {
         sendJson(response, 200, dialect.encodeModels(modelName, this.maxModelLen(engine.pool)));
         return;
       case 'model':
-        session.refuseModel(context.model ?? '');
+        refuseModel(context.model ?? '', session.spec);
         sendJson(response, 200, dialect.encodeModel(context.model ?? '', this.maxModelLen(engine.pool)));
         return;
       case 'count_tokens': {
         const tokens = await session.bodyBudget.during(body.length, () =>
-          session.countTokens(dialect.parseCount(parseBody(body), context), abortedByClose(response)),
+          session.admission.countTokens(dialect.parseCount(parseBody(body), context), abortedByClose(response)),
         );
         sendJson(response, 200, dialect.encodeCount(tokens));
         return;
@@ -276,7 +269,7 @@ class HttpProxy implements ModelProxy {
       case 'generate': {
         const known = requestIdentity(dialect, context, body);
         const identity = known instanceof Promise ? await session.bodyBudget.during(body.length, () => known) : known;
-        const call = session.callFor(identity, dialect, () => dialect.parseRequest(parseBody(body), context));
+        const call = session.admission.admit(identity, dialect, () => dialect.parseRequest(parseBody(body), context));
         await deliver(response, call, {
           clock: this.deps.clock,
           heartbeatMs: this.deps.heartbeatMs ?? HEARTBEAT_MS,
@@ -294,7 +287,7 @@ function contextOf(
 ): CallContext {
   const { model, stream } = match.found ? match : { model: null, stream: null };
   const { callRules = null } = session.spec;
-  const recorded: CallContext['recorded'] = (completionId) => session.sentReply(completionId);
+  const recorded: CallContext['recorded'] = (completionId) => session.record.sentReply(completionId);
   return { headers, query, callRules, model, stream, recorded };
 }
 

@@ -14,14 +14,7 @@ import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type { Completion, CompletionRequest } from '../../tokens/completion.ts';
 import { sameIds } from '../../tokens/sequence.ts';
 import { EngineMessages, type RecordedParts } from './engine-messages.ts';
-import {
-  type ClaimedCompletionId,
-  endOf,
-  type IndexedTurn,
-  type MatchedTurn,
-  PrefixIndex,
-  type PrefixMatch,
-} from './prefix-index.ts';
+import { endOf, type IndexedTurn, type MatchedTurn, type PrefixMatch, type RecordedTurn } from './prefix-index.ts';
 import { PromptBuffers } from './prompt-buffers.ts';
 import { ReceivedParts } from './received-part.ts';
 import type { SuffixRenderer } from './suffix-renderer.ts';
@@ -48,8 +41,6 @@ export type BuiltPrompt = {
    * beginning of the prompt. `null` when the engine rendered the whole prompt.
    */
   readonly onto: MatchedTurn | null;
-  /** Why the engine rendered the whole prompt; `null` when the prompt begins with the token ids of a recorded turn. */
-  readonly because: RenderReason | null;
 };
 
 /** The values from which a prompt of token ids is built. */
@@ -79,7 +70,6 @@ export class PromptBuilder {
   private readonly engine: TaskEngine;
   private readonly engines: EnginePools;
   private readonly suffixes: SuffixRenderer;
-  private readonly index = new PrefixIndex();
   private readonly messages: EngineMessages;
   private readonly buffers = new PromptBuffers();
   private readonly receivedParts: ReceivedParts;
@@ -92,46 +82,44 @@ export class PromptBuilder {
     this.receivedParts = new ReceivedParts(engines);
   }
 
-  /** Finds the recorded turn that the request continues, among the turns that were recorded so far. */
-  locate(thread: string, request: CompletionRequest, claimed: ClaimedCompletionId): PendingCall {
-    return { thread, request, match: this.index.find({ thread, ...request }, claimed) };
-  }
-
-  /** Marks the recorded replies in the request's history as used by the harness, and returns them. */
-  markUsed({ match }: PendingCall): Completion[] {
-    const used: Completion[] = [];
-    for (let matched = match.last; matched !== null; matched = matched.previous) {
-      matched.turn.used = true;
-      used.push(matched.turn.completion);
-    }
-    return used;
-  }
-
   /**
    * Builds the engine's input for a model call, once the engine pool is ready. Rejects as `EnginePools.ready`, `EnginePools.modeOf` and
-   * `EnginePools.render` do.
+   * `EnginePools.render` do. When the chat template refuses the conversation, the error has the engine's message.
    */
   async build(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<PromptInput> {
     await this.engines.ready(names, signal);
     const { template, mode: poolMode } = this.engines.modeOf(names.pool, this.engine.mode);
-    const texts = this.textsOf(call);
+    const { fingerprint } = template;
+    const { messages, messageTexts } = call.request;
+    const texts = this.messages.texts(messages, messageTexts, call.match.last);
     const mode = effectiveMode(poolMode, call);
-    const built = mode === 'tokens' ? await this.promptOf({ ...call, names, texts, template }, signal) : null;
-    const because = built === null ? (poolMode === 'tokens' ? 'images' : 'chat_mode') : built.because;
-    return { mode, fingerprint: template.fingerprint, texts, built, because };
+    if (mode !== 'tokens') {
+      return { mode, fingerprint, texts, built: null, because: poolMode === 'tokens' ? 'images' : 'chat_mode' };
+    }
+    const parts = await this.partsOf({ ...call, names, texts, template }, signal);
+    const { onto } = parts;
+    const base = onto?.turn.completion ?? null;
+    const ids = this.buffers.extend(call.thread, names.completionId, base, parts.added);
+    const because = parts.onto === null ? parts.because : null;
+    return { mode, fingerprint, texts, built: { prompt: { ...ids, fingerprint }, onto }, because };
   }
 
-  /** Returns the length of the prompt in tokens; `null` when the engine must count it. Rejects as {@link build} does. */
-  async count(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<number | null> {
+  /**
+   * Returns the length of the prompt in tokens, and the call's messages as JSON texts in the form that engines accept. The length is `null`
+   * when the engine must count it. Rejects as {@link build} does.
+   */
+  async count(
+    names: CallContext,
+    call: PendingCall,
+    signal: AbortSignal,
+  ): Promise<{ readonly length: number | null; readonly texts: readonly string[] }> {
     const { mode, template } = this.engines.modeOf(names.pool, this.engine.mode);
-    if (effectiveMode(mode, call) !== 'tokens') return null;
-    const { onto, added } = await this.partsOf({ ...call, names, texts: this.textsOf(call), template }, signal);
-    return added.reduce((sum, { length }) => sum + length, onto?.turn.completion.promptIds.length ?? 0);
-  }
-
-  /** Returns the call's messages as JSON texts, in the form that engines accept. */
-  textsOf({ request, match }: PendingCall): readonly string[] {
-    return this.messages.texts(request.messages, request.messageTexts, match.last);
+    const { messages, messageTexts } = call.request;
+    const texts = this.messages.texts(messages, messageTexts, call.match.last);
+    if (effectiveMode(mode, call) !== 'tokens') return { length: null, texts };
+    const { onto, added } = await this.partsOf({ ...call, names, texts, template }, signal);
+    const length = added.reduce((sum, ids) => sum + ids.length, onto?.turn.completion.promptIds.length ?? 0);
+    return { length, texts };
   }
 
   captureOf({ mode, built, because }: PromptInput, reply: GenerateReply): Capture {
@@ -142,27 +130,6 @@ export class PromptBuilder {
       spliced_onto: built?.onto?.turn.completion.completionId ?? null,
       rendered_because: because,
     };
-  }
-
-  /** Adds a durably recorded completion to the turns that later requests may continue. */
-  add(completion: Completion, { match, request }: PendingCall, { built, fingerprint }: PromptInput): void {
-    const onto = built?.onto ?? null;
-    const rendered = onto === null ? request.messages : request.messages.slice(endOf(onto));
-    const hasThinking =
-      onto?.turn.hasThinking === true || rendered.some(isThinkingTurn) || containsThinking(completion.message);
-    this.index.add({ completion, hasThinking, fingerprint }, match.last);
-  }
-
-  /**
-   * Builds the prompt as token ids. Rejects as `EnginePools.render` does; when the chat template refuses the conversation, the error has
-   * the engine's message.
-   */
-  private async promptOf(plan: PromptPlan, signal: AbortSignal): Promise<BuiltPrompt> {
-    const parts = await this.partsOf(plan, signal);
-    const base = parts.onto?.turn.completion ?? null;
-    const ids = this.buffers.extend(plan.thread, plan.names.completionId, base, parts.added);
-    const prompt = { ...ids, fingerprint: plan.template.fingerprint };
-    return { prompt, onto: parts.onto, because: parts.onto === null ? parts.because : null };
   }
 
   private async partsOf(plan: PromptPlan, signal: AbortSignal): Promise<PromptParts> {
@@ -206,6 +173,19 @@ export class PromptBuilder {
     const whole = { ...names, messageTexts: texts, toolsText, generationPrompt: true };
     return { onto: null, because, added: [await this.engines.render(whole, signal)] };
   }
+}
+
+/** Returns a recorded completion as a turn that later requests may continue. */
+export function turnOf(
+  completion: Completion,
+  { request }: PendingCall,
+  { built, fingerprint }: PromptInput,
+): RecordedTurn {
+  const onto = built?.onto ?? null;
+  const rendered = onto === null ? request.messages : request.messages.slice(endOf(onto));
+  const hasThinking =
+    onto?.turn.hasThinking === true || rendered.some(isThinkingTurn) || containsThinking(completion.message);
+  return { completion, hasThinking, fingerprint };
 }
 
 /** Returns the token ids of the prompt that was sent. Throws `engine_error` when the engine's reply reports other prompt ids. */

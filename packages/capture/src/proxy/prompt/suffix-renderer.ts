@@ -4,6 +4,7 @@ import { LRUCache } from 'lru-cache';
 import type { CallContext, EngineNotice } from '../../engines/engine.ts';
 import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import {
+  closesLike,
   equalIds,
   type HistoryEnd,
   historyEndOf,
@@ -161,14 +162,6 @@ export class SuffixRenderer {
       throw error;
     }
   }
-}
-
-/**
- * Whether a rendered history ends like `plain`, which is the end of a rendered placeholder history (a short invented conversation) without
- * tool calls. The histories must have the same ids after their last end-of-turn id.
- */
-function closesLike({ before, tail }: HistoryEnd, plain: HistoryEnd): boolean {
-  return before.length >= plain.before.length && equalIds(tail, plain.tail);
 }
 
 /**

@@ -1,7 +1,29 @@
-import { type Clock, type FloeError, NO_SPAN, type Span } from '@floe-rl/core';
+import { type Clock, type ErrorCode, type FloeError, NO_SPAN, type Span } from '@floe-rl/core';
+import type { DialectName } from '@floe-rl/core/schema';
 import type { Completion } from '../../tokens/completion.ts';
-import type { CallObserver, CallParts } from './call.ts';
+import type { AdmittedParts, CallParts } from './call.ts';
 import type { AttemptSpec } from './engine-request.ts';
+
+/** A model call that has ended, or that was refused before it began. */
+export type EndedCall = {
+  readonly dialect: DialectName;
+  /** Id of the engine that answered or failed; `null` when no engine is known. */
+  readonly engineId: string | null;
+  readonly code: 'ok' | ErrorCode;
+  /**
+   * Milliseconds from the receipt of the request's body until the reply, or the failure, could be sent. For a call that was refused before
+   * it began, they count from the arrival of the request.
+   */
+  readonly totalMs: number;
+  /** The part of {@link totalMs} that the engine took for its reply; `null` when there is no reply. */
+  readonly engineMs: number | null;
+};
+
+/**
+ * Called once for every model call that has ended, even when several requests waited for the call. Must not throw, and must be fast because
+ * replies wait for it.
+ */
+export type CallObserver = (call: EndedCall) => void;
 
 /** Starts the tracing span of a model call, which engines of `pool` answer. */
 export function spanOf(
@@ -20,18 +42,17 @@ export function spanOf(
  */
 export function reportEnd(
   { clock, observer }: { readonly clock: Clock; readonly observer?: CallObserver | undefined },
-  parts: CallParts,
+  { dialect, arrivedMs, span }: AdmittedParts,
   completion: Completion | null,
   error: FloeError | null,
-  span: Span,
 ): void {
   const failedEngine = error?.details.engine_id;
   const engineId = completion?.engineId ?? (typeof failedEngine === 'string' ? failedEngine : null);
   observer?.({
-    dialect: parts.dialect.name,
+    dialect: dialect.name,
     engineId,
     code: error?.code ?? 'ok',
-    totalMs: clock.monotonicMs() - parts.arrivedMs,
+    totalMs: clock.monotonicMs() - arrivedMs,
     engineMs: completion?.engineMs ?? null,
   });
   if (completion !== null) {

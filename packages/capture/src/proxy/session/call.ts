@@ -1,10 +1,12 @@
-import { type Clock, type ErrorCode, FloeError, LightAbort, WellFormedPieces } from '@floe-rl/core';
-import type { AssistantMessage, DialectName } from '@floe-rl/core/schema';
+import { type Clock, FloeError, LightAbort, type Span, WellFormedPieces } from '@floe-rl/core';
+import type { AssistantMessage } from '@floe-rl/core/schema';
 import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
 import type { ReplyListener } from '../../engines/engine.ts';
 import type { ReplyDelta } from '../../reply.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { callIdOf } from '../prompt/call-ids.ts';
+import type { PendingCall } from '../prompt/prompt-builder.ts';
+import type { HeldImages } from './session-images.ts';
 
 /**
  * Time in milliseconds for which an engine call continues when no client waits for it. A harness that retries on a new connection within
@@ -23,6 +25,18 @@ export type CallParts = {
   readonly request: CanonicalRequest;
 };
 
+/** What a call has after its admission, for its generation and its record. */
+export type AdmittedParts = CallParts & {
+  /** Name of the engine pool that samples the reply. */
+  readonly pool: string;
+  /** The request as it is recorded, and the recorded turn that it continues. */
+  readonly pending: PendingCall;
+  readonly images: HeldImages;
+  readonly span: Span;
+  /** Releases what was reserved for the request. It is called once, when the call has ended. */
+  readonly release: () => void;
+};
+
 /**
  * Returns the request with the messages and tools of its record, and without its map `claimedCompletions`, whose keys are message objects of
  * the request, whereas the record may contain equal objects of an earlier request.
@@ -36,33 +50,13 @@ export function withoutClaims(
   return { ...rest, messages, tools };
 }
 
-/** A model call that has ended, or that was refused before it began. */
-export type EndedCall = {
-  readonly dialect: DialectName;
-  /** Id of the engine that answered or failed; `null` when no engine is known. */
-  readonly engineId: string | null;
-  readonly code: 'ok' | ErrorCode;
-  /**
-   * Milliseconds from the receipt of the request's body until the reply, or the failure, could be sent. For a call that was refused before
-   * it began, they count from the arrival of the request.
-   */
-  readonly totalMs: number;
-  /** The part of {@link totalMs} that the engine took for its reply; `null` when there is no reply. */
-  readonly engineMs: number | null;
-};
-
-/**
- * Called once for every model call that has ended, even when several requests waited for the call. Must not throw, and must be fast because
- * replies wait for it.
- */
-export type CallObserver = (call: EndedCall) => void;
-
 /**
  * One generation by an engine, with the requests that wait for it. There is usually one request, and more when a harness retries a request.
- * `outcome` resolves once the completion is durable, and rejects with a FloeError when the call fails.
+ * A call is made by the session's admission, and passes through its generation to its record. `outcome` resolves once the completion is
+ * durable, and rejects with a FloeError when the call fails.
  */
 export class Call {
-  readonly parts: CallParts;
+  readonly parts: AdmittedParts;
   readonly outcome: Promise<Completion>;
   completion: Completion | null = null;
   /** The part of the reply that has been sampled; `null` when the request does not stream, and after the call has ended. */
@@ -74,27 +68,37 @@ export class Call {
   private readonly cancellation = new LightAbort();
   private readonly clock: Clock;
   private readonly graceMs: number;
+  private readonly settle: (work: Promise<Completion>) => void;
   private waiting = 0;
   private settled = false;
   private cancelGrace: (() => void) | null = null;
 
-  constructor(
-    parts: CallParts,
-    clock: Clock,
-    graceMs: number,
-    run: (signal: AbortSignal, reply: StreamedReply | null) => Promise<Completion>,
-  ) {
+  constructor(parts: AdmittedParts, clock: Clock, graceMs: number) {
     this.parts = parts;
     this.reply = parts.request.stream ? new StreamedReply(parts.completionId) : null;
     this.clock = clock;
     this.graceMs = graceMs;
-    this.outcome = this.track(run(this.cancellation, this.reply));
+    let settle = (_work: Promise<Completion>): void => {};
+    this.outcome = new Promise((resolve) => {
+      settle = resolve;
+    });
+    this.settle = settle;
     // Requests that wait for the call handle its failure. Without this handler, the rejection would end the process when no request waits.
     this.outcome.catch(() => {});
   }
 
+  /** Aborts when no client waits for the reply any more, or when the session ends. */
+  get signal(): AbortSignal {
+    return this.cancellation;
+  }
+
   get running(): boolean {
     return !this.settled;
+  }
+
+  /** Makes the result of `work`, which generates and records the reply, the outcome of the call. Must be called once. */
+  endWith(work: Promise<Completion>): void {
+    this.settle(this.track(work));
   }
 
   /** Aborts the engine call with `reason` as its error. Does nothing once the engine has answered. */

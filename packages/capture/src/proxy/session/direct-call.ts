@@ -44,7 +44,7 @@ export function beginCall(
 ): { readonly call: Call; readonly request: CanonicalRequest } {
   try {
     const request = parse();
-    return { call: session.begin(IDENTITY, openaiChat, request), request };
+    return { call: session.admission.begin(IDENTITY, openaiChat, request), request };
   } catch (thrown) {
     const error = asFloeError(thrown);
     session.failures.requestRefused(error, true);

@@ -3,7 +3,7 @@ import type { CanonicalRequest } from '../../dialects/dialect.ts';
 import { constraintKindOf } from '../../engines/constraint.ts';
 import type { CallContext, GenerateRequest, PromptIds, ReplyListener } from '../../engines/engine.ts';
 import type { CompletionRequest } from '../../tokens/completion.ts';
-import type { ImageUrls } from '../../tokens/images.ts';
+import { NO_IMAGES } from '../../tokens/images.ts';
 import type { RequestTexts } from './request-memory.ts';
 
 /**
@@ -48,7 +48,6 @@ export function effectiveSampling(spec: AttemptSpec, request: CanonicalRequest, 
 export function recordedRequest(
   { samplingAsked, toolChoice, parallelToolCalls, tools, adjusted }: CanonicalRequest,
   texts: RequestTexts,
-  images: ImageUrls,
   sampling: Sampling,
 ): CompletionRequest {
   return {
@@ -56,7 +55,8 @@ export function recordedRequest(
     messageTexts: texts.messageTexts,
     tools: texts.tools,
     toolsText: texts.toolsText,
-    images,
+    // The completion gets its images when it is recorded, because another call may record them first.
+    images: NO_IMAGES,
     samplingAsked,
     toolChoice,
     parallelToolCalls,

@@ -41,7 +41,7 @@ function requestOf(session: ProxySession, body: unknown): ReturnType<typeof open
     { ...rest, stream: false, stream_options: undefined },
     {
       ...plainContext(lowerCase, session.spec.callRules ?? null),
-      recorded: (completionId) => session.sentReply(completionId),
+      recorded: (completionId) => session.record.sentReply(completionId),
     },
   );
 }

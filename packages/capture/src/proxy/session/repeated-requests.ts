@@ -3,7 +3,7 @@ import { KIB } from '@floe-rl/core';
 import { LRUCache } from 'lru-cache';
 import { headerOf } from '../../dialects/call-kinds/harness-rules.ts';
 import { threadKeyOf } from '../../dialects/call-kinds/label.ts';
-import type { CallContext, Dialect, Headers } from '../../dialects/dialect.ts';
+import type { CallContext, Dialect } from '../../dialects/dialect.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import type { Call } from './call.ts';
 
@@ -18,6 +18,7 @@ const IDEMPOTENCY_HEADERS = ['idempotency-key', 'x-idempotency-key'] as const;
  * Anthropic. The SDKs of Google, Mistral and Cohere, and Vercel's AI SDK, send nothing that identifies a retry.
  */
 const RETRY_COUNT_HEADER = 'x-stainless-retry-count';
+const POSITIVE_COUNT = /^0*[1-9][0-9]*$/;
 
 /** Maximum number of requests of a session whose failures are remembered. A harness has a handful of requests that it may retry. */
 const MAX_FAILED_REQUESTS = 1_024;
@@ -51,28 +52,16 @@ export function requestIdentity(
 
 function identityOf(dialect: Dialect, context: CallContext, bodyDigest: string): RequestIdentity {
   const { headers, query, callRules, model, stream } = context;
-  const key = idempotencyKeyOf(headers);
+  const [key = null] = IDEMPOTENCY_HEADERS.map((name) => headerOf(headers, name)).filter((value) => value !== null);
+  const retries = headerOf(headers, RETRY_COUNT_HEADER);
   const thread = threadKeyOf(callRules, headers);
   const whole = JSON.stringify([dialect.name, thread, model, stream, query.get('alt'), key, bodyDigest]);
   const digest = whole.length <= MAX_IDENTITY_CHARS ? whole : hash('sha256', whole, 'base64');
-  return { digest, isRetry: key !== null || isRetryCounted(headers) };
+  return { digest, isRetry: key !== null || (retries !== null && POSITIVE_COUNT.test(retries)) };
 }
 
 async function digestInThread(body: Buffer): Promise<string> {
   return Buffer.from(await webcrypto.subtle.digest('SHA-256', body)).toString('base64');
-}
-
-function idempotencyKeyOf(headers: Headers): string | null {
-  for (const name of IDEMPOTENCY_HEADERS) {
-    const key = headerOf(headers, name);
-    if (key !== null) return key;
-  }
-  return null;
-}
-
-function isRetryCounted(headers: Headers): boolean {
-  const count = headerOf(headers, RETRY_COUNT_HEADER);
-  return count !== null && /^0*[1-9][0-9]*$/.test(count);
 }
 
 /**

@@ -18,10 +18,13 @@ const MAX_MODEL_CHARS = 512;
  * Throws `not_found`, with the models of the session, when a request names a model that the session does not serve. The alias `*` allows
  * any name of up to {@link MAX_MODEL_CHARS}.
  */
-export function refuseModel(requested: string, model: string, aliases: readonly string[]): void {
-  if (requested === model || aliases.includes(requested)) return;
-  if (aliases.includes('*') && requested.length <= MAX_MODEL_CHARS) return;
-  const served = [model, ...aliases].join(', ');
+export function refuseModel(
+  requested: string,
+  { modelName, modelAliases = [] }: { readonly modelName: string; readonly modelAliases?: readonly string[] },
+): void {
+  if (requested === modelName || modelAliases.includes(requested)) return;
+  if (modelAliases.includes('*') && requested.length <= MAX_MODEL_CHARS) return;
+  const served = [modelName, ...modelAliases].join(', ');
   throw new FloeError('not_found', `no such model: ${shortened(requested)}; there is ${served}`);
 }
 

@@ -562,7 +562,7 @@ describe('a session in tokens mode', () => {
   it('does not abandon a continued reply, whatever ids its calls are returned with', async () => {
     const ask = async (): Promise<Completion> => {
       const identity = { digest: 'one body', isRetry: true };
-      const call = session.calls.begin(identity, openaiChat, session.requestOf([QUESTION]));
+      const call = session.calls.admission.begin(identity, openaiChat, session.requestOf([QUESTION]));
       call.attach();
       const completion = await call.outcome;
       call.detach(true);
@@ -582,7 +582,7 @@ describe('a session in tokens mode', () => {
   it('counts the prompt that it would build', async () => {
     const first = await session.ask([QUESTION], CALL);
     const messages = [QUESTION, first.message, ...resultsOf(first)];
-    const count = await session.calls.countTokens(session.requestOf(messages), new AbortController().signal);
+    const count = await session.calls.admission.countTokens(session.requestOf(messages), new AbortController().signal);
     const next = await session.ask(messages);
     expect(count).toBe(next.promptIds.length);
   });

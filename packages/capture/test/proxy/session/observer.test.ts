@@ -2,8 +2,8 @@ import { passThroughSpan, systemClock } from '@floe-rl/core';
 import { samplingSchema, taskEngineSchema } from '@floe-rl/core/schema';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { createProxy, type ModelProxy } from '../../../src/proxy/http/proxy.ts';
-import type { EndedCall } from '../../../src/proxy/session/call.ts';
-import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
+import type { EndedCall } from '../../../src/proxy/session/call-report.ts';
+import type { ProxySessionSpec } from '../../../src/proxy/session/session-spec.ts';
 import { json } from '../../engines/scripted-server.ts';
 import { chatBody, Rig } from '../rig.ts';
 

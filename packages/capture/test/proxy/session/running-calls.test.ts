@@ -36,7 +36,7 @@ describe('requests to count tokens', () => {
   it('are refused while 64 others run, and accepted afterwards', async () => {
     const pool = await TemplatePool.start('append_only');
     const { calls, requestOf } = new TokenSession(pool);
-    const count = (text: string) => calls.countTokens(requestOf([user(text)]), new AbortController().signal);
+    const count = (text: string) => calls.admission.countTokens(requestOf([user(text)]), new AbortController().signal);
     let release = (): void => {};
     const released = new Promise<void>((resolve) => {
       release = resolve;
