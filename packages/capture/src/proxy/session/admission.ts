@@ -26,7 +26,7 @@ import { TurnLimit } from './turn-limit.ts';
  */
 const MAX_RUNNING_CALLS = 64;
 
-export type AdmissionDeps = {
+type AdmissionDeps = {
   readonly clock: Clock;
   readonly abandonGraceMs: number;
   readonly observer?: CallObserver | undefined;

@@ -12,7 +12,7 @@ import type { SessionRecord } from './record.ts';
 import type { RequestMemory } from './request-memory.ts';
 import type { ProxySessionSpec } from './session-spec.ts';
 
-export type GenerationDeps = {
+type GenerationDeps = {
   readonly engines: EnginePools;
   readonly suffixes: SuffixRenderer;
   readonly record: SessionRecord;

@@ -12,7 +12,7 @@ import { SessionImages } from './session-images.ts';
 import type { ProxySessionSpec } from './session-spec.ts';
 
 /** A reply that is to be recorded: with the ids of its prompt, the input from which it was sampled, and how it was captured. */
-export type SampledReply = {
+type SampledReply = {
   readonly pooled: PooledReply;
   readonly promptIds: Int32Array;
   readonly input: PromptInput;
