@@ -187,6 +187,6 @@ describe('the images of a session', () => {
   });
 
   function heldImages(): number {
-    return (session as unknown as { images: { storedCount: number } }).images.storedCount;
+    return session.record.images.storedCount;
   }
 });
