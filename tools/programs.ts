@@ -6,22 +6,32 @@ export type Program = {
   readonly summary: string;
   /** Loads the program's module, which starts the program with `process.argv.slice(2)` as its arguments. */
   readonly load: () => Promise<unknown>;
+  /** Programs that have a subject in common. The program runs them all, and each can also be started by its own name. */
+  readonly parts?: Readonly<Record<string, Program>>;
 };
+
+type Programs = Readonly<Record<string, Program>>;
 
 /**
  * Runs the program that the first argument names, and removes this name from `process.argv`. Without a name, it lists all programs and
- * exits with 0. For an unknown name, it prints one line with all names on stderr and exits with 2, as it does after an option with a wrong value.
+ * exits with 0. For an unknown name, it prints one line with the nearest name on stderr and exits with 2, as it does after an option with a
+ * wrong value.
  */
-export async function runNamed(command: string, programs: Readonly<Record<string, Program>>): Promise<void> {
+export async function runNamed(command: string, programs: Programs): Promise<void> {
   const [node = process.execPath, main = command, name, ...args] = process.argv;
   if (name === undefined || name === '--help' || name === '-h') {
     console.log(listOf(command, programs));
     return;
   }
-  const program = Object.hasOwn(programs, name) ? programs[name] : undefined;
+  const known = new Map(
+    Object.entries(programs).flatMap(([own, program]) => [[own, program] as const, ...partsOf(program)]),
+  );
+  const program = known.get(name);
   if (program === undefined) {
-    const known = Object.keys(programs).join(', ');
-    console.error(`npm run ${command}: there is no "${name}"; "npm run ${command}" describes these: ${known}`);
+    const nearest = nearestName(name, [...known.keys()]);
+    console.error(
+      `npm run ${command}: there is no "${name}"; the nearest name is "${nearest}", and "npm run ${command}" lists all`,
+    );
     process.exitCode = 2;
     return;
   }
@@ -36,9 +46,36 @@ export async function runNamed(command: string, programs: Readonly<Record<string
   }
 }
 
-function listOf(command: string, programs: Readonly<Record<string, Program>>): string {
-  const names = Object.keys(programs);
-  const width = Math.max(...names.map((name) => name.length));
-  const lines = Object.entries(programs).map(([name, { summary }]) => `  ${name.padEnd(width)}  ${summary}`);
+/** Returns the name that fewest changes of one letter make of `name`. */
+export function nearestName(name: string, known: readonly string[]): string {
+  const sorted = known.toSorted((a, b) => distance(name, a) - distance(name, b));
+  return sorted[0] ?? '';
+}
+
+/** Returns the number of letters that must be inserted, removed or replaced to make one text of the other. */
+function distance(from: string, to: string): number {
+  let row = Array.from({ length: to.length + 1 }, (_, index) => index);
+  for (const [index, letter] of [...from].entries()) {
+    const next = [index + 1];
+    for (const [column, other] of [...to].entries()) {
+      const replaced = (row[column] ?? 0) + (letter === other ? 0 : 1);
+      next.push(Math.min(replaced, (next[column] ?? 0) + 1, (row[column + 1] ?? 0) + 1));
+    }
+    row = next;
+  }
+  return row[to.length] ?? 0;
+}
+
+function partsOf({ parts = {} }: Program): (readonly [string, Program])[] {
+  return Object.entries(parts);
+}
+
+function listOf(command: string, programs: Programs): string {
+  const rows = Object.entries(programs).flatMap(([name, program]) => [
+    [`  ${name}`, program.summary] as const,
+    ...partsOf(program).map(([part, { summary }]) => [`    ${part}`, summary] as const),
+  ]);
+  const width = Math.max(...rows.map(([name]) => name.length));
+  const lines = rows.map(([name, summary]) => `${name.padEnd(width)}  ${summary}`);
   return `usage: npm run ${command} -- NAME [OPTION…]\n\n${lines.join('\n')}`;
 }

@@ -3,8 +3,7 @@
 import { execFileSync } from 'node:child_process';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { killAll } from '../faults/child.ts';
-import { Progress } from '../faults/progress.ts';
+import { Progress } from '../runner/progress.ts';
 import { runApptainerHere, type Setup } from './backends.ts';
 
 const setup = JSON.parse(process.argv[2] ?? '') as Setup;
@@ -12,9 +11,5 @@ const progress = new Progress();
 // In the user namespace of the sandbox, only files of this user can be replaced.
 const image = join(tmpdir(), 'image');
 execFileSync('cp', ['-R', '-P', setup.image, image]);
-try {
-  const show = (left: number): void => progress.show(`apptainer: ${left} sessions left`);
-  process.stdout.write(JSON.stringify(await runApptainerHere({ ...setup, image, stateDir: tmpdir() }, show)));
-} finally {
-  await killAll();
-}
+const show = (left: number): void => progress.show(`apptainer: ${left} sessions left`);
+process.stdout.write(JSON.stringify(await runApptainerHere({ ...setup, image, stateDir: tmpdir() }, show)));

@@ -11,22 +11,19 @@ import { chmodSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
-import { killAll } from '../faults/child.ts';
-import { Progress } from '../faults/progress.ts';
+import { readOptions } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { BACKENDS } from './backends.ts';
 import { CHEAT_CLASSES } from './cheat.ts';
 import { imageMissing, makeImage, makeSurroundings } from './image.ts';
 import type { Row } from './round.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    runtime: { type: 'string' },
-    only: { type: 'string', default: '' },
-    quick: { type: 'boolean', default: false },
-    unprotected: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  runtime: { type: 'string' },
+  only: { type: 'string', default: '' },
+  quick: { type: 'boolean', default: false },
+  unprotected: { type: 'boolean', default: false },
 });
 
 /** A quick run has one of this many cheats. */
@@ -65,7 +62,7 @@ function printTable(rows: readonly Row[]): void {
   const roles: readonly Row['role'][] = options.unprotected ? ['unprotected'] : ['cheat', 'honest'];
   const columns = backends.flatMap((backend) => roles.map((role) => ({ backend, role })));
   const titles = ['class', 'an agent that', ...columns.map(({ backend, role }) => `${backend}: ${role}`)];
-  const lines = [titles, titles.map(() => '---')];
+  const lines: string[][] = [];
   for (const kind of CHEAT_CLASSES) {
     const own = rows.filter((row) => row.kind === kind);
     for (const cheat of new Set(own.map((row) => row.cheat))) {
@@ -76,7 +73,7 @@ function printTable(rows: readonly Row[]): void {
       lines.push([kind, cheat, ...cells]);
     }
   }
-  progress.print(`\n${lines.map((line) => `| ${line.join(' | ')} |`).join('\n')}\n`);
+  progress.print(`\n${tableOf(titles, lines)}\n`);
   for (const row of rows.filter(({ isRight }) => !isRight)) {
     progress.print(`WRONG ${row.backend}, ${row.role}: ${row.cheat}: ${cellOf(row)}\n  ${row.report}`);
   }
@@ -93,13 +90,15 @@ function report(rows: readonly Row[]): void {
     honest: count('honest', false),
     passed: count('honest', true),
   };
-  if (options.unprotected) console.log(`cheats without protection: ${open.ran} ran, ${open.worked} got the reward`);
-  else {
-    const { cheats, caught, honest, passed } = totals;
-    console.log(`cheats: ${cheats} cheats, ${caught} caught, ${honest} honest, ${passed} passed`);
-  }
-  if (options.json) console.log(JSON.stringify(options.unprotected ? open : totals));
-  if (rows.length === 0 || rows.some(({ isRight }) => !isRight)) process.exitCode = 1;
+  const { cheats, caught, honest, passed } = totals;
+  conclude({
+    line: options.unprotected
+      ? `cheats without protection: ${open.ran} ran, ${open.worked} got the reward`
+      : `cheats: ${cheats} cheats, ${caught} caught, ${honest} honest, ${passed} passed`,
+    keys: options.unprotected ? open : totals,
+    isPassed: rows.length > 0 && rows.every(({ isRight }) => isRight),
+    json,
+  });
 }
 
 const why = imageMissing();
@@ -110,7 +109,6 @@ else {
   try {
     report(await runAll(dir));
   } finally {
-    await killAll();
     await rm(dir, { recursive: true, force: true });
   }
 }

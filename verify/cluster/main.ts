@@ -7,7 +7,7 @@
 // nodes, each with a simulated engine. The last line of output is
 // "cluster: N sessions, N finished, lost 0, duplicated 0, ledger mismatches 0, killed 1 node 1 replica, took N s".
 
-import { spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
   chmodSync,
@@ -22,27 +22,24 @@ import {
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { parseAs, parseJson, sleep, systemClock, systemRandom } from '@floe-rl/core';
 import { stringify } from 'yaml';
 import { z } from 'zod';
 import { repositoryRoot } from '../../tools/repository.ts';
+import { FLOE, runFloe } from '../runner/floe.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { findPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
 import { type Slurm, startSlurm, tailOf, whyNoSlurm } from './slurm.ts';
 import { type CheckReport, ClusterTrainer, tasksOf } from './trainer.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    sessions: { type: 'string', default: '500' },
-    harness: { type: 'string', default: 'pi' },
-    json: { type: 'boolean', default: false },
-    keep: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  sessions: { type: 'string', default: '500' },
+  harness: { type: 'string', default: 'pi' },
+  keep: { type: 'boolean', default: false },
 });
 
 const ROOT = repositoryRoot();
-/** Path of the compiled `floe` command line program. */
-const FLOE = join(ROOT, 'packages', 'floe', 'dist', 'commands', 'main.js');
 const NODES = 3;
 /** A node is killed once this share of all sessions has finished. */
 const KILL_NODE_AT = 0.2;
@@ -118,13 +115,8 @@ function clusterConfig(dir: string, port: number, scenarios: readonly string[]):
 
 /** Runs a command of the `floe` program and returns its standard output. Throws an Error when the command fails. */
 async function floe(env: NodeJS.ProcessEnv, ...args: readonly string[]): Promise<string> {
-  const child = spawn(process.execPath, [FLOE, ...args], { env, stdio: ['ignore', 'pipe', 'inherit'] });
-  let text = '';
-  child.stdout.on('data', (chunk: Buffer) => {
-    text += chunk;
-  });
-  const [code] = await once(child, 'close');
-  if (code !== 0) throw new Error(`floe ${args.join(' ')} ended with ${code}`);
+  const { code, text, errors } = await runFloe(args, env);
+  if (code !== 0) throw new Error(`floe ${args.join(' ')} ended with ${code}: ${errors}`);
   return text;
 }
 
@@ -249,8 +241,8 @@ function printLogs(dir: string): void {
   for (const name of readdirSync(logs)) console.error(`\n--- ${name}\n${tailOf(join(logs, name))}`);
 }
 
-/** Prints the report of the run. Returns whether every check passed. */
-function print(report: Report): boolean {
+/** Prints the report of the run, and makes the program fail when a check failed. */
+function print(report: Report): void {
   for (const { session_id, outcome, error } of report.errors.slice(0, MAX_PRINTED)) {
     console.error(`${session_id}: ${outcome}: ${error?.code}: ${error?.message}`);
   }
@@ -267,15 +259,14 @@ function print(report: Report): boolean {
     trained_tokens: report.tokens,
     seconds: Number(report.seconds.toFixed(1)),
   };
-  console.log(
+  const line =
     `cluster: ${figures.sessions} sessions, ${figures.finished} finished, lost ${figures.lost}, duplicated ${figures.duplicated}, ` +
-      `ledger mismatches ${figures.ledger_mismatches}, killed ${figures.killed_nodes} node ${figures.killed_replicas} replica, ` +
-      `took ${Math.round(figures.seconds)} s`,
-  );
-  if (options.json) console.log(JSON.stringify(figures));
+    `ledger mismatches ${figures.ledger_mismatches}, killed ${figures.killed_nodes} node ${figures.killed_replicas} replica, ` +
+    `took ${Math.round(figures.seconds)} s`;
   const isComplete =
     figures.finished === figures.sessions && figures.killed_nodes === 1 && figures.killed_replicas === 1;
-  return isComplete && figures.lost + figures.duplicated + figures.ledger_mismatches === 0;
+  const wrong = figures.lost + figures.duplicated + figures.ledger_mismatches;
+  conclude({ line, keys: figures, isPassed: isComplete && wrong === 0, json });
 }
 
 const missing = whyNoSlurm() ?? whyNoPostgres();
@@ -283,5 +274,5 @@ if (missing !== null) {
   console.log(`cluster: skipped, ${missing}`);
 } else {
   if (options.harness === 'pi') await floe(process.env, 'harness', 'install', 'pi');
-  if (!print(await run())) process.exitCode = 1;
+  print(await run());
 }

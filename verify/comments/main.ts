@@ -3,21 +3,19 @@
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { seededRandom } from '@floe-rl/core';
 import { parseSource, type SourceFile } from '../../tools/lint/source.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 
 const FOLDERS = ['packages', 'verify', 'bench', 'tools', 'test'];
 /** Matches comments that are directives for tools such as biome. They are not drawn. */
 const DIRECTIVE = /^\s*(biome-ignore|@ts-|words: quoted$)/;
 
-const { values: options } = parseArgs({
-  options: {
-    count: { type: 'string', default: '60' },
-    seed: { type: 'string', default: '1' },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  count: { type: 'string', default: '60' },
+  seed: { type: 'string', default: '1' },
 });
 
 type Drawn = {
@@ -71,5 +69,9 @@ while (drawn.length < Number(options.count) && all.length > 0) {
 for (const [index, { path, line, text, code }] of drawn.entries()) {
   console.log(`${index + 1}. ${path}:${line}\n   ${text}\n   > ${code}\n`);
 }
-console.log(`comments: ${drawn.length} drawn of ${all.length + drawn.length} with seed ${options.seed}`);
-if (options.json) console.log(JSON.stringify({ seed: Number(options.seed), drawn }));
+conclude({
+  line: `comments: ${drawn.length} drawn of ${all.length + drawn.length} with seed ${options.seed}`,
+  keys: { seed: Number(options.seed), drawn },
+  isPassed: true,
+  json,
+});

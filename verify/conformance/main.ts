@@ -6,9 +6,11 @@
 
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
+import { takeJsonOption } from '../../tools/json-option.ts';
 import { ensureLockedPackages } from '../../tools/locked-packages.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { countTests } from '../../tools/vitest.ts';
+import { conclude } from '../runner/report.ts';
 import { MODE_VARIABLE, MODES, type Mode } from './mode.ts';
 
 const FOLDER = join(repositoryRoot(), 'verify', 'conformance');
@@ -33,8 +35,8 @@ function modesOf(args: readonly string[]): readonly Mode[] {
 ensureLockedPackages(FOLDER, 'the locked SDKs (once, about 160 MB)');
 console.error('▸ checking the types of the suite against those of the SDKs');
 run(process.execPath, [join(repositoryRoot(), 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.']);
-const args = process.argv.slice(2);
-const options = args.filter((arg) => arg !== '--json' && !arg.startsWith(MODE_OPTION));
+const { args, json } = takeJsonOption(process.argv.slice(2));
+const options = args.filter((arg) => !arg.startsWith(MODE_OPTION));
 const counts = { passed: 0, failed: 0 };
 for (const mode of modesOf(args)) {
   console.error(`▸ ${mode} mode`);
@@ -44,6 +46,9 @@ for (const mode of modesOf(args)) {
   counts.passed += passed;
   counts.failed += failed;
 }
-console.log(`${counts.passed} passed, ${counts.failed} failed`);
-if (args.includes('--json')) console.log(JSON.stringify(counts));
-if (counts.failed > 0) process.exitCode = 1;
+conclude({
+  line: `${counts.passed} passed, ${counts.failed} failed`,
+  keys: counts,
+  isPassed: counts.failed === 0,
+  json,
+});

@@ -8,43 +8,36 @@
 // Prints "violations N" at the end. With --planted, it also simulates copies of floe with known defects, and the checks must catch each
 // defect; --only selects the defects whose name contains TEXT.
 import { availableParallelism } from 'node:os';
-import { parseArgs } from 'node:util';
-import { asFloeError, systemClock } from '@floe-rl/core';
+import { systemClock } from '@floe-rl/core';
 import { wholeNumber } from '../../tools/whole-number.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { hunt } from './hunt.ts';
 import { simulateLarge } from './large-cluster.ts';
 import type { ClusterSize } from './large-plan.ts';
 import { type Failure, OWN_MODULE, simulateSeeds } from './seeds.ts';
 import { simulate } from './simulation.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    seeds: { type: 'string', default: '1000' },
-    from: { type: 'string', default: '1' },
-    seed: { type: 'string' },
-    trace: { type: 'boolean', default: false },
-    jobs: { type: 'string', default: String(availableParallelism()) },
-    planted: { type: 'boolean', default: false },
-    only: { type: 'string', default: '' },
-    nodes: { type: 'string' },
-    sessions: { type: 'string' },
-    replicas: { type: 'string', default: '3' },
-    engines: { type: 'string', default: '200' },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  seeds: { type: 'string', default: '1000' },
+  from: { type: 'string', default: '1' },
+  seed: { type: 'string' },
+  trace: { type: 'boolean', default: false },
+  jobs: { type: 'string', default: String(availableParallelism()) },
+  planted: { type: 'boolean', default: false },
+  only: { type: 'string', default: '' },
+  nodes: { type: 'string' },
+  sessions: { type: 'string' },
+  replicas: { type: 'string', default: '3' },
+  engines: { type: 'string', default: '200' },
 });
 
-/** Returns an option as a number. Ends the program with a message that names the option when it is not a whole number of at least `least`. */
+/** Returns an option as a number. Throws `bad_request`, which names the option, when it is not a whole number of at least `least`. */
 function numberOf(
   option: 'seeds' | 'from' | 'seed' | 'jobs' | 'nodes' | 'sessions' | 'replicas' | 'engines',
   least = 1,
 ): number {
-  try {
-    return wholeNumber(option, options[option] ?? '', least);
-  } catch (thrown) {
-    console.error(asFloeError(thrown).message);
-    process.exit(2);
-  }
+  return wholeNumber(option, options[option] ?? '', least);
 }
 
 /** Number of failing seeds after which a run ends early, because further failing seeds rarely show another defect. */
@@ -55,7 +48,7 @@ const PROGRESS_INTERVAL_MS = 10_000;
 const SHOWN_EVENTS = 40;
 
 /** Prints a line to stdout. With --json it prints to stderr instead, because stdout must then contain only the JSON object. */
-const print = (line: string): void => (options.json ? console.error(line) : console.log(line));
+const print = (line: string): void => (json.line ? console.error(line) : console.log(line));
 
 function printFailure({ seed, invariant, message, events }: Failure): void {
   print(`\nseed ${seed}: ${invariant}: ${message}\n${events.join('\n')}`);
@@ -112,8 +105,8 @@ async function simulateCluster(size: ClusterSize): Promise<never> {
   const keys = { nodes, sessions, replicas, engines, violations, ...figures };
   for (const [name, value] of Object.entries(keys)) print(`${name.padEnd(24)} ${value}`);
   print(`violations ${violations}`);
-  if (options.json) console.log(JSON.stringify(keys));
-  process.exit(violations);
+  conclude({ line: null, keys, isPassed: violations === 0, json });
+  process.exit();
 }
 
 if (options.nodes !== undefined || options.sessions !== undefined) {
@@ -137,5 +130,6 @@ const { planted, caught } = options.planted
   : { planted: 0, caught: 0 };
 if (options.planted) print(`planted ${planted}, caught ${caught}`);
 print(`violations ${violations}`);
-if (options.json) console.log(JSON.stringify({ seeds, violations, planted, caught }));
-process.exit(violations > 0 || caught < planted ? 1 : 0);
+const isPassed = violations === 0 && caught === planted;
+conclude({ line: null, keys: { seeds, violations, planted, caught }, isPassed, json });
+process.exit();

@@ -6,15 +6,16 @@
 // With --quick, the sums are checked with fewer simulated sessions.
 //
 // Ends with "dashboard: V views, P passed, F failed".
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { bundledTokenizerPath, SIM_MODEL } from '@floe-rl/sim';
 import type { Browser } from 'playwright-core';
 import { harnessDir } from '#floe/commands/home';
 import { startTestService } from '#floe/testing/index';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { resultsOf } from '../envs/results.ts';
+import { Checks } from '../runner/checks.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { missingBrowser, openBrowser, openPage, seriousViolations } from './browser.ts';
 import { checkRecorded } from './recorded.ts';
 import { ENDLESS_TASK, manyTasks, scenarios, TASKS } from './sessions.ts';
@@ -23,10 +24,9 @@ import { checkPrefix, checkRestart, checkSaved, checkSignIn, type Finding } from
 import { SUM_VIEWS } from './sum-views.ts';
 import { type Shown, VIEWS, type View } from './views.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: { quick: { type: 'boolean', default: false }, screenshots: { type: 'string' } },
+const { options, json } = readOptions({
+  quick: { type: 'boolean', default: false },
+  screenshots: { type: 'string' },
 });
 /** Number of simulated sessions. */
 const SIMULATED = options.quick ? 1_000 : 10_000;
@@ -110,23 +110,13 @@ async function run(): Promise<void> {
     await browser.close();
     await service.close();
   }
-  for (const { view, problems, violations } of findings) {
-    const all = [...problems, ...violations];
-    console.log(
-      `${all.length === 0 ? 'passed' : 'FAILED'}  ${view}${all.map((problem) => `\n        ${problem}`).join('')}`,
-    );
-  }
-  const failed = findings.filter(({ problems, violations }) => problems.length + violations.length > 0).length;
-  const keys = {
-    views: findings.length,
-    passed: findings.length - failed,
-    failed,
-    axe_serious: findings.reduce((sum, { violations }) => sum + violations.length, 0),
-  };
-  console.log(`dashboard: ${keys.views} views, ${keys.passed} passed, ${keys.failed} failed`);
-  if (json.line) console.log(JSON.stringify(keys));
-  if (json.file !== null) writeFileSync(json.file, `${JSON.stringify({ ...keys, findings }, null, 2)}\n`);
-  if (failed > 0) process.exitCode = 1;
+  const checks = new Checks();
+  for (const { view, problems, violations } of findings) checks.report(view, [...problems, ...violations]);
+  const { passed, failed } = checks;
+  const axe = findings.reduce((sum, { violations }) => sum + violations.length, 0);
+  const keys = { views: findings.length, passed, failed, axe_serious: axe };
+  const line = `dashboard: ${keys.views} views, ${passed} passed, ${failed} failed`;
+  conclude({ line, keys, details: { ...keys, findings }, isPassed: failed === 0, json });
 }
 
 const missing = missingBrowser();

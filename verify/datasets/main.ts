@@ -9,24 +9,23 @@ import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, truncate, watch, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { FloeError, MIB } from '@floe-rl/core';
 import { parseCondition, readSessions, SET_FORMATS, type SetEncoding, type SetFormat, writeSet } from '@floe-rl/data';
 import { parseSetRow, rowText, type SetRow } from '#data/session-sets/set-row';
 import { cacheDir } from '#floe/commands/cache-dir';
 import { machine, round } from '../../bench/report.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
+import { FLOE } from '../runner/floe.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { findPython, run, venvAt } from '../services/venv.ts';
 import { madeUpSessions } from './sessions.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    tasks: { type: 'string' },
-    tokens: { type: 'string' },
-    seed: { type: 'string', default: '1' },
-    quick: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  tasks: { type: 'string' },
+  tokens: { type: 'string' },
+  seed: { type: 'string', default: '1' },
+  quick: { type: 'boolean', default: false },
 });
 const TASKS = Number(options.tasks ?? (options.quick ? 20 : 80));
 const TOKENS = Number(options.tokens ?? (options.quick ? 400 : 4_000));
@@ -40,7 +39,6 @@ const KILLS = options.quick ? 3 : 20;
 
 const PACKAGES = ['pyarrow==26.0.1', 'duckdb==2.0.1', 'datasets==5.2.0', 'pydantic==2.14.4'];
 const CHATS = SET_FORMATS.filter((format) => format !== 'sessions');
-const cli = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 
 /** Installs the readers, unless they are installed, and returns the Python program. */
 async function installReaders(): Promise<string> {
@@ -127,7 +125,7 @@ async function killProblems(results: string, dir: string): Promise<string[]> {
     const encoding = kill % 2 === 0 ? 'jsonl' : 'parquet';
     const args = ['export', '--from', results, '-f', 'sessions', '--encoding', encoding, '-o', join(home, 'set')];
     const stopped = new AbortController();
-    const child = spawn(process.execPath, [cli, ...args], { stdio: 'ignore' });
+    const child = spawn(process.execPath, [FLOE, ...args], { stdio: 'ignore' });
     const ended = once(child, 'exit').finally(() => stopped.abort());
     // Each kill comes at a later event of the folder.
     let events = 0;
@@ -200,10 +198,13 @@ try {
   const parquetRate = await rateOf(dir, measured, 'parquet');
   const rates = [jsonlRate, parquetRate].map((rate) => `${round(rate / 1e6)} M`);
   console.log(`tokens per CPU second: ${rates[0]} as JSON lines, ${rates[1]} as Parquet`);
-  console.log(`datasets: rows ${rows.length}, differences ${differences}`);
   const measures = { jsonl_tokens_per_cpu_s: round(jsonlRate, 0), parquet_tokens_per_cpu_s: round(parquetRate, 0) };
-  if (options.json) console.log(JSON.stringify({ rows: rows.length, differences, ...measures, machine: machine() }));
-  process.exitCode = differences === 0 ? 0 : 1;
+  conclude({
+    line: `datasets: rows ${rows.length}, differences ${differences}`,
+    keys: { rows: rows.length, differences, ...measures, machine: machine() },
+    isPassed: differences === 0,
+    json,
+  });
 } finally {
   await rm(dir, { recursive: true, force: true });
 }

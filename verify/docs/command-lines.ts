@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import type { Block } from './blocks.ts';
+import type { Block } from '../pages/blocks.ts';
 import type { Finding } from './finding.ts';
 
 /** Names of the programs of `npm run verify` and `npm run bench`. */

@@ -7,7 +7,7 @@ import { z } from 'zod';
 import { configFileSchema } from '#floe/commands/config-file';
 import { clusterConfigSchema } from '#floe/deployment/cluster-config';
 import { topologySchema } from '#floe/deployment/topology';
-import type { Block } from './blocks.ts';
+import type { Block } from '../pages/blocks.ts';
 import type { Finding } from './finding.ts';
 
 type Check = (value: Record<string, unknown>) => void;

@@ -4,20 +4,21 @@
 //   npm run verify -- docs [--quick] [--only TEXT]… [--json [FILE]]
 
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { systemClock } from '@floe-rl/core';
 import { dialectNameSchema, engineKindSchema, runtimeBackendSchema } from '@floe-rl/core/schema';
 import { evaluatorRegistry } from '@floe-rl/evaluators';
 import { harnessRegistry } from '@floe-rl/node';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { floeProgram } from '../../tools/reference/command-line.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { buildSite } from '../../tools/site/build.ts';
 import { readSources } from '../../tools/site/sources.ts';
-import { type Block, blocksOf, isShell } from './blocks.ts';
+import { type Block, blocksOf, isShell } from '../pages/blocks.ts';
+import { type BlockResult, runPage } from '../pages/page-run.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { checkCommandLines, type ProgramNames, startsPrograms } from './command-lines.ts';
 import { checkData } from './data.ts';
 import { checkDenials } from './denials.ts';
@@ -25,7 +26,6 @@ import type { Finding } from './finding.ts';
 import { KNOWN_DENIALS } from './known-denials.ts';
 import { checkIndex, checkSiteLinks, checkSourceLinks } from './links.ts';
 import { checkNames, type NamedKind } from './names.ts';
-import { type BlockResult, runPage } from './page-run.ts';
 import { checkPaths } from './paths.ts';
 import { checkJavaScript, checkPython, checkTypeScript } from './snippets.ts';
 
@@ -55,10 +55,9 @@ const KINDS: readonly NamedKind[] = [
   { noun: 'harness(?:es)?', names: [...harnessRegistry().keys()] },
 ];
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: { quick: { type: 'boolean', default: false }, only: { type: 'string', multiple: true, default: [] } },
+const { options, json } = readOptions({
+  quick: { type: 'boolean', default: false },
+  only: { type: 'string', multiple: true, default: [] },
 });
 const root = repositoryRoot();
 const startedMs = systemClock.monotonicMs();
@@ -68,10 +67,10 @@ function progress(text: string): void {
   console.error(`▸ ${text} (${((systemClock.monotonicMs() - startedMs) / 1000).toFixed(0)} s)`);
 }
 
-/** Returns the names of the programs that `npm run KIND` lists. */
+/** Returns the names of the programs that `npm run KIND` lists, and of their parts. */
 function namesOf(kind: keyof ProgramNames): Set<string> {
   const { stdout } = spawnSync(process.execPath, [join(root, '.build', kind, 'main.js')], { encoding: 'utf8' });
-  return new Set([...stdout.matchAll(/^ {2}([\w-]+) {2}/gm)].map(([, name = '']) => name));
+  return new Set([...stdout.matchAll(/^ {2,4}([\w-]+) {2}/gm)].map(([, name = '']) => name));
 }
 
 /** Checks the addresses in a site that is built for this. */
@@ -124,7 +123,7 @@ async function runPages(byPage: ReadonlyMap<string, readonly Block[]>): Promise<
   const work = async (): Promise<void> => {
     for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
       const [page, blocks] = next;
-      const of = await runPage(blocks, root);
+      const of = await runPage(blocks);
       results.push(...of);
       const failed = of.filter(({ failure }) => failure !== null).length;
       progress(`${page}: ${of.length} blocks of commands, ${failed} failed`);
@@ -194,13 +193,15 @@ for (const { block, failure } of results) {
 }
 
 const notRun = blocks.filter((block) => block.notRun !== null);
-console.log('| not run | reason |\n|---|---|');
-for (const block of notRun) console.log(`| ${block.page}:${block.line} | ${block.notRun} |`);
+const reasons = notRun.map((block) => [`${block.page}:${block.line}`, block.notRun ?? '']);
+console.log(tableOf(['not run', 'reason'], reasons));
 for (const { where, problem } of findings) console.log(`FAIL ${where}: ${problem}`);
 const passed = results.filter(({ failure }) => failure === null).length;
 const totals = { commands: results.length, passed, failed: findings.length, not_run: notRun.length, links };
 console.log(`\n${links} links, ${blocks.length} blocks, ${notRun.length} not run`);
-console.log(`docs: ${totals.commands} commands, ${passed} passed, ${findings.length} failed`);
-if (json.line) console.log(JSON.stringify(totals));
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(totals)}\n`);
-if (findings.length > 0) process.exitCode = 1;
+conclude({
+  line: `docs: ${totals.commands} commands, ${passed} passed, ${findings.length} failed`,
+  keys: totals,
+  isPassed: findings.length === 0,
+  json,
+});

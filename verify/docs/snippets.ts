@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseSync } from 'oxc-parser';
-import type { Block } from './blocks.ts';
+import type { Block } from '../pages/blocks.ts';
 import type { Finding } from './finding.ts';
 
 /** Checks the syntax of JavaScript. */

@@ -8,9 +8,9 @@ import { chooseBackend } from '#floe/commands/backend';
 import { checkAgainstLedger, startTestService, type TestService } from '#floe/testing/index';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { makeImage } from '../fixtures/image.ts';
+import type { Finding } from '../runner/checks.ts';
 import { chromiumMissing } from '../services/tools.ts';
 import { EXAMPLES, exampleScenarios, exampleTasks } from './example-tasks.ts';
-import type { Finding } from './finding.ts';
 import { examplePythonPlugins } from './python-examples.ts';
 import { resultsOf } from './results.ts';
 

@@ -3,7 +3,7 @@ import { AgentHost, type EpisodeBackend, type EpisodeEnd, type EpisodeOrder } fr
 import { FloeError, systemClock } from '@floe-rl/core';
 import type { AssistantMessage } from '@floe-rl/core/schema';
 import { repositoryRoot } from '../../tools/repository.ts';
-import type { Finding } from './finding.ts';
+import type { Finding } from '../runner/checks.ts';
 
 /** A module of an operator with a tool that has every defect. */
 const MODULE = join(repositoryRoot(), 'verify', 'fixtures', 'hostile-tool.js');

@@ -7,23 +7,18 @@
 // Ends with "envs: E environments, A agents, P passed, F failed". `--quick` plays two seeds of each environment and sends 1,000 malformed
 // calls instead of 10,000, runs four guides instead of six, has each defect of a tool once instead of five times, and leaves out the
 // environments of Python packages (gem-llm, verifiers), which are installed from PyPI.
-import { writeFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
 import { checkEnvironment, ENVIRONMENTS } from '@floe-rl/agents';
-import { takeJsonOption } from '../../tools/json-option.ts';
+import { Checks, type Finding } from '../runner/checks.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { agentNames, runAgents } from './agents.ts';
-import type { Finding } from './finding.ts';
 import { runGuides } from './guides.ts';
 import { runHostileTools } from './hostile-tools.ts';
 import { runMalformedCalls } from './malformed-calls.ts';
 import { playEnvironments } from './play.ts';
 import { runPythonPackages } from './python-packages.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: { seeds: { type: 'string' }, quick: { type: 'boolean', default: false } },
-});
+const { options, json } = readOptions({ seeds: { type: 'string' }, quick: { type: 'boolean', default: false } });
 const SEEDS = Number(options.seeds ?? (options.quick ? 2 : 8));
 const MALFORMED_CALLS = options.quick ? 1_000 : 10_000;
 
@@ -39,7 +34,7 @@ async function checkAll(): Promise<Finding[]> {
   return findings;
 }
 
-const findings: Finding[] = [];
+const checks = new Checks();
 for (const [part, run] of [
   ['checks', checkAll],
   ['environments', () => playEnvironments(SEEDS)],
@@ -50,22 +45,15 @@ for (const [part, run] of [
   ['tools with defects', () => runHostileTools(options.quick ? 1 : 5)],
 ] as const) {
   console.log(`▸ ${part}`);
-  for (const finding of await run()) {
-    findings.push(finding);
-    console.log(`${finding.isPassed ? 'passed' : 'FAILED'}  ${finding.what.padEnd(34)}  ${finding.detail}`);
-  }
+  for (const finding of await run()) checks.add(finding);
 }
 
-const failed = findings.filter(({ isPassed }) => !isPassed).length;
+const { passed, failed, findings } = checks;
 const keys = {
   environments: ENVIRONMENTS.length,
   agents: agentNames().length,
-  passed: findings.length - failed,
+  passed,
   failed,
 };
-console.log(
-  `envs: ${keys.environments} environments, ${keys.agents} agents, ${keys.passed} passed, ${keys.failed} failed`,
-);
-if (json.line) console.log(JSON.stringify(keys));
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify({ ...keys, findings }, null, 2)}\n`);
-if (failed > 0) process.exitCode = 1;
+const line = `envs: ${keys.environments} environments, ${keys.agents} agents, ${passed} passed, ${failed} failed`;
+conclude({ line, keys, details: { ...keys, findings }, isPassed: failed === 0, json });

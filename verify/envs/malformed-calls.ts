@@ -3,7 +3,7 @@ import { pickOne, type RandomSource, seededRandom } from '@floe-rl/core';
 import type { AssistantMessage } from '@floe-rl/core/schema';
 import { z } from 'zod';
 import { finishTool } from '#agents/tools/built-in/finish';
-import type { Finding } from './finding.ts';
+import type { Finding } from '../runner/checks.ts';
 
 /** Number of malformed replies of one episode, before the agent finishes it. */
 const PER_EPISODE = 50;

@@ -1,7 +1,7 @@
 import { ENVIRONMENTS, type EnvironmentDefinition, findEnvironment, parseEnvironmentConfig } from '@floe-rl/agents';
 import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { checkAgainstLedger, playedScenarios, type ScenarioInput, startTestService } from '#floe/testing/index';
-import type { Finding } from './finding.ts';
+import type { Finding } from '../runner/checks.ts';
 import { resultsOf } from './results.ts';
 
 /** A way in which an environment is played. */

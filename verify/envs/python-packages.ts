@@ -5,7 +5,7 @@ import { checkAgainstLedger, type ScenarioInput, startTestService } from '#floe/
 import { repositoryRoot } from '../../tools/repository.ts';
 import { ECOSYSTEMS } from '../registrations/ecosystems.ts';
 import { installEnvironment, installedPython } from '../registrations/environments.ts';
-import type { Finding } from './finding.ts';
+import type { Finding } from '../runner/checks.ts';
 import { resultsOf } from './results.ts';
 
 const PROGRAMS = join(repositoryRoot(), 'verify', 'envs', 'programs');

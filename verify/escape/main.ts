@@ -7,29 +7,24 @@
 // Weaknesses are actions that a runtime cannot prevent, and that docs/runtimes.md names. `--only` selects the runtimes whose name contains TEXT;
 // `--parallel` is the number of sandboxes with the same bomb (64 by default; 0 leaves the bombs out).
 
-import { spawnSync } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import type { RuntimeBackend } from '@floe-rl/core/schema';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { debianImageMissing } from '../fixtures/debian-image.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { dockerMissing } from '../services/docker-daemon.ts';
 import { podmanMissing } from '../services/podman-service.ts';
 import { findTool } from '../services/tools.ts';
-import { asUnprivilegedUser, unprivilegedMissing } from '../services/unprivileged.ts';
+import { runNode, unprivilegedMissing } from '../services/unprivileged.ts';
 import { PACKAGES } from './image.ts';
 import type { Findings, Skipped } from './sandboxes.ts';
 import { weaknessOf } from './weaknesses.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: { only: { type: 'string', default: '' }, parallel: { type: 'string', default: '64' } },
+const { options, json } = readOptions({
+  only: { type: 'string', default: '' },
+  parallel: { type: 'string', default: '64' },
 });
-
-const MAX_OUTPUT = 64 * 1024 * 1024;
 
 /** A runtime as a certain user. */
 type Variant = { readonly name: string; readonly backend: RuntimeBackend; readonly asUser: boolean };
@@ -59,7 +54,7 @@ async function run(variant: Variant): Promise<Column | null> {
   const { name, backend, asUser } = variant;
   console.log(`▸ ${name}`);
   const reason = await missing(variant);
-  const outcome = reason === null ? start(backend, asUser) : { skipped: reason };
+  const outcome = reason === null ? await start(backend, asUser) : { skipped: reason };
   if ('skipped' in outcome) {
     console.log(`escape: ${name} is skipped, because ${outcome.skipped}`);
     return null;
@@ -67,22 +62,11 @@ async function run(variant: Variant): Promise<Column | null> {
   return { variant, findings: outcome };
 }
 
-function start(backend: RuntimeBackend, asUser: boolean): Findings | Skipped {
+async function start(backend: RuntimeBackend, asUser: boolean): Promise<Findings | Skipped> {
   const program = join(repositoryRoot(), '.build', 'verify', 'escape', 'sandboxes.js');
-  const argv = [process.execPath, program, backend, options.parallel];
-  const command = asUser
-    ? asUnprivilegedUser(argv)
-    : { program: process.execPath, args: argv.slice(1), env: process.env, remove: () => {} };
-  try {
-    const { status, stdout } = spawnSync(command.program, command.args, {
-      ...{ cwd: repositoryRoot(), env: command.env, encoding: 'utf8', maxBuffer: MAX_OUTPUT },
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    if (status !== 0) throw new Error(`the program that runs the probes in ${backend} ended with ${status}`);
-    return JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as Findings | Skipped;
-  } finally {
-    command.remove();
-  }
+  const { status, stdout } = await runNode([program, backend, options.parallel], { asUser });
+  if (status !== 0) throw new Error(`the program that runs the probes in ${backend} ended with ${status}`);
+  return JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as Findings | Skipped;
 }
 
 type Verdict = 'denied' | 'weakness' | 'OPEN';
@@ -101,7 +85,7 @@ function probeTable(columns: readonly Column[]): string {
       return probe === undefined ? '–' : verdictOf(variant, name, probe.seen);
     }),
   ]);
-  return table(head, rows);
+  return tableOf(head, rows);
 }
 
 function bombTable(columns: readonly Column[]): string {
@@ -115,11 +99,7 @@ function bombTable(columns: readonly Column[]): string {
       return `${ends.join(', ')}; neighbours ×${bomb.neighbours.toFixed(2)}`;
     }),
   ]);
-  return table(head, rows);
-}
-
-function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+  return tableOf(head, rows);
 }
 
 const columns: Column[] = [];
@@ -160,12 +140,10 @@ const keys = {
   left: left.length,
   neighbours_p99_ratio: ratios.length === 0 ? null : Math.max(...ratios),
 };
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify({ ...keys, columns }, null, 1)}\n`);
 const ratio =
   keys.neighbours_p99_ratio === null ? '' : `, neighbours' p99 at most ×${keys.neighbours_p99_ratio.toFixed(2)}`;
-console.log(
+const line =
   `escape: ${keys.runtimes} runtimes, ${keys.probes} probes, ${keys.denied} denied, ${keys.weaknesses} weaknesses, ${keys.open} open; ` +
-    `${keys.bombs} bombs, ${keys.held} held, ${keys.left} left${ratio}`,
-);
-if (json.line) console.log(JSON.stringify(keys));
-if (keys.runtimes === 0 || keys.open > 0 || keys.held < keys.bombs || keys.left > 0) process.exitCode = 1;
+  `${keys.bombs} bombs, ${keys.held} held, ${keys.left} left${ratio}`;
+const isPassed = keys.runtimes > 0 && keys.open === 0 && keys.held === keys.bombs && keys.left === 0;
+conclude({ line, keys, details: { ...keys, columns }, isPassed, json });

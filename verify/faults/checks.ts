@@ -5,7 +5,7 @@ import { basename, join } from 'node:path';
 import { sleep, systemClock } from '@floe-rl/core';
 import type { Outcome, SessionResult } from '@floe-rl/core/schema';
 import { checkAgainstLedger, type LedgerCheckOptions, type LedgerEntry } from '@floe-rl/sim';
-import { processesWith } from './child.ts';
+import { processesWith } from '../services/processes.ts';
 import type { Trainer } from './trainer.ts';
 
 /** Outcomes with which a result must have the reward `null`, because the agent's work was not evaluated. */

@@ -2,27 +2,25 @@
 // of n. Then it kills processes at random times. Both parts run with SQLite and with PostgreSQL. Options: --points N (kill points per
 // store, default 400), --kills N (random kills, default 1000), --sessions N (default 5000), --store sqlite|postgres, --seed N, --quick (40
 // points, 40 kills, 200 sessions), --json.
-import { parseArgs } from 'node:util';
 import { asFloeError, seededRandom, sleep, systemClock } from '@floe-rl/core';
-import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
-import { childrenOf } from '../services/processes.ts';
-import { type Child, killAll, killPid } from './child.ts';
+import type { Child } from '../runner/child.ts';
+import { readOptions } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import type { PostgresCluster } from '../services/postgres-cluster.ts';
+import { childrenOf, killPid } from '../services/processes.ts';
 import { CALL_CLASSES, type CallClass, countCalls, killAt, logCalls, spread, withLog } from './kill-points.ts';
-import { Progress } from './progress.ts';
 import { type ProcessKind, Service, type Verdict, type Wrap } from './service.ts';
-import { complaints, Feeder, FINDING_KINDS, type FindingKind, pick, randomIndex, untilCalledBack } from './traffic.ts';
+import { concludeStores, withStores } from './stores.ts';
+import { complaints, Feeder, type FindingKind, pick, randomIndex, untilCalledBack } from './traffic.ts';
 import { type Trainer, until } from './trainer.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    points: { type: 'string' },
-    kills: { type: 'string' },
-    sessions: { type: 'string' },
-    store: { type: 'string', multiple: true, default: ['sqlite', 'postgres'] },
-    seed: { type: 'string', default: '1' },
-    quick: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  points: { type: 'string' },
+  kills: { type: 'string' },
+  sessions: { type: 'string' },
+  store: { type: 'string', multiple: true, default: ['sqlite', 'postgres'] },
+  seed: { type: 'string', default: '1' },
+  quick: { type: 'boolean', default: false },
 });
 const POINTS = Number(options.points ?? (options.quick ? 40 : 400));
 const KILLS = Number(options.kills ?? (options.quick ? 40 : 1_000));
@@ -63,48 +61,27 @@ type StoreReport = Counts & {
 const random = seededRandom(Number(options.seed));
 const progress = new Progress();
 
-async function main(): Promise<void> {
-  const stores: Record<string, StoreReport | null> = {};
-  for (const store of options.store) stores[store] = await crashStore(store);
-  const findings = Object.values(stores).flatMap((one) => (one === null ? [] : FINDING_KINDS.map((kind) => one[kind])));
-  if (options.json) console.log(JSON.stringify({ stores }));
-  process.exitCode = findings.some((count) => count > 0) ? 1 : 0;
-}
-
-/**
- * Runs the scenarios S1 (kills at chosen system calls) and S2 (kills at random times) with one store (`sqlite` or `postgres`). Returns
- * `null` when PostgreSQL is not available.
- */
-async function crashStore(store: string): Promise<StoreReport | null> {
-  const why = store === 'postgres' ? whyNoPostgres() : null;
-  if (why !== null) {
-    progress.print(`crash postgres: skipped: ${why}`);
-    return null;
-  }
-  const postgres = store === 'postgres' ? await startPostgres() : null;
-  try {
-    const points = await killAtEveryPoint(store, postgres);
-    const storm = await killAtRandom(store, postgres);
-    const sum = (kind: FindingKind): number => points.tally.counts[kind] + storm.tally.counts[kind];
-    const slowestMs = Math.max(points.tally.slowestMs, storm.tally.slowestMs);
-    const report = {
-      points: points.points,
-      kills: storm.kills,
-      sessions: points.sessions + storm.sessions,
-      lost: sum('lost'),
-      duplicated: sum('duplicated'),
-      leaked: sum('leaked'),
-      wrong: sum('wrong'),
-      slowest_recovery_s: Number((slowestMs / 1000).toFixed(2)),
-      throughput_under_kills: storm.throughput,
-    };
-    progress.print(
-      `crash ${store}: points ${report.points}, kills ${report.kills}, sessions ${report.sessions}, lost ${report.lost}, duplicated ${report.duplicated}, leaked ${report.leaked}, wrong ${report.wrong}, slowest recovery ${report.slowest_recovery_s} s`,
-    );
-    return report;
-  } finally {
-    await postgres?.stop();
-  }
+/** Runs the scenarios S1 (kills at chosen system calls) and S2 (kills at random times) with one store. */
+async function crashStore(store: string, postgres: PostgresCluster | null): Promise<StoreReport> {
+  const points = await killAtEveryPoint(store, postgres);
+  const storm = await killAtRandom(store, postgres);
+  const sum = (kind: FindingKind): number => points.tally.counts[kind] + storm.tally.counts[kind];
+  const slowestMs = Math.max(points.tally.slowestMs, storm.tally.slowestMs);
+  const report = {
+    points: points.points,
+    kills: storm.kills,
+    sessions: points.sessions + storm.sessions,
+    lost: sum('lost'),
+    duplicated: sum('duplicated'),
+    leaked: sum('leaked'),
+    wrong: sum('wrong'),
+    slowest_recovery_s: Number((slowestMs / 1000).toFixed(2)),
+    throughput_under_kills: storm.throughput,
+  };
+  progress.print(
+    `crash ${store}: points ${report.points}, kills ${report.kills}, sessions ${report.sessions}, lost ${report.lost}, duplicated ${report.duplicated}, leaked ${report.leaked}, wrong ${report.wrong}, slowest recovery ${report.slowest_recovery_s} s`,
+  );
+  return report;
 }
 
 /** Counts the violated guarantees of the service, and prints each distinct violation once. */
@@ -327,8 +304,5 @@ async function killAndRestart(
   return true;
 }
 
-try {
-  await main();
-} finally {
-  await killAll();
-}
+const stores = await withStores({ program: 'crash', stores: options.store, progress }, crashStore);
+concludeStores(stores, json);

@@ -1,6 +1,6 @@
 // Kills a program that can be resumed, such as `floe generate`, at random moments until it has been killed often enough.
 import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
-import { Child } from './child.ts';
+import { Child } from '../runner/child.ts';
 import { type CallClass, killAt } from './kill-points.ts';
 import { randomIndex } from './traffic.ts';
 

@@ -1,10 +1,10 @@
 // `npm run verify -- faults`: runs every fault suite with SQLite and with PostgreSQL and prints the results as a table. Options: --suite ID
 // such as S3 (repeatable), --store sqlite|postgres, --quick, --seed N, --json.
-import { parseArgs } from 'node:util';
 import { seededRandom } from '@floe-rl/core';
-import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
-import { killAll } from './child.ts';
-import { Progress } from './progress.ts';
+import { readOptions, refuseUnknown } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import type { PostgresCluster } from '../services/postgres-cluster.ts';
+import { concludeStores, withStores } from './stores.ts';
 import { cancel } from './suites/cancel.ts';
 import { chaos } from './suites/chaos.ts';
 import { clocks } from './suites/clocks.ts';
@@ -34,14 +34,13 @@ const SUITES: readonly Suite[] = [
   weights,
 ];
 
-const { values: options } = parseArgs({
-  options: {
-    suite: { type: 'string', multiple: true, default: SUITES.map(({ id }) => id) },
-    store: { type: 'string', multiple: true, default: ['sqlite', 'postgres'] },
-    seed: { type: 'string', default: '1' },
-    quick: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const SUITE_IDS = SUITES.map(({ id }) => id);
+
+const { options, json } = readOptions({
+  suite: { type: 'string', multiple: true, default: SUITE_IDS },
+  store: { type: 'string', multiple: true, default: ['sqlite', 'postgres'] },
+  seed: { type: 'string', default: '1' },
+  quick: { type: 'boolean', default: false },
 });
 /** Maximum number of violations that are printed for a suite. The printed counts include all violations. */
 const MAX_TEXTS = 20;
@@ -57,40 +56,16 @@ type Total = {
 
 const progress = new Progress();
 
-async function main(): Promise<void> {
-  const unknown = options.suite.find((id) => !SUITES.some((suite) => suite.id === id));
-  if (unknown !== undefined) {
-    console.error(`--suite ${unknown}: there are ${SUITES.map(({ id }) => id).join(', ')}`);
-    process.exitCode = 2;
-    return;
-  }
-  const stores: Record<string, Total | null> = {};
-  for (const store of options.store) stores[store] = await runStore(store);
-  const totals = Object.values(stores).filter((total) => total !== null);
-  if (options.json) console.log(JSON.stringify({ stores }));
-  process.exitCode = totals.some((total) => FINDING_KINDS.some((kind) => total[kind] > 0)) ? 1 : 0;
-}
-
-/** Runs the selected fault suites with one store (`sqlite` or `postgres`). Returns `null` when PostgreSQL is not available. */
-async function runStore(store: string): Promise<Total | null> {
-  const why = store === 'postgres' ? whyNoPostgres() : null;
-  if (why !== null) {
-    progress.print(`faults ${store}: skipped: ${why}`);
-    return null;
-  }
-  const postgres = store === 'postgres' ? await startPostgres() : null;
+/** Runs the selected fault suites with one store. */
+async function runStore(store: string, postgres: PostgresCluster | null): Promise<Total> {
   const total: Total = { points: 0, lost: 0, duplicated: 0, leaked: 0, wrong: 0, slowest_recovery_s: 0 };
-  try {
-    for (const suite of SUITES) {
-      if (!options.suite.includes(suite.id)) continue;
-      // Skips a suite that is not meant for this store. A suite whose result is the same for every store has just one store in `stores`.
-      if (suite.stores !== undefined && !suite.stores.includes(store)) continue;
-      const missing = (await suite.whyNot?.()) ?? null;
-      if (missing === null) add(total, suite, store, await runSuite(suite, store, postgres));
-      else progress.print(`${suite.id.padEnd(4)} skipped: ${missing}`);
-    }
-  } finally {
-    await postgres?.stop();
+  for (const suite of SUITES) {
+    if (!options.suite.includes(suite.id)) continue;
+    // Skips a suite that is not meant for this store. A suite whose result is the same for every store has just one store in `stores`.
+    if (suite.stores !== undefined && !suite.stores.includes(store)) continue;
+    const missing = (await suite.whyNot?.()) ?? null;
+    if (missing === null) add(total, suite, store, await runSuite(suite, store, postgres));
+    else progress.print(`${suite.id.padEnd(4)} skipped: ${missing}`);
   }
   progress.print(
     `faults ${store}: points ${total.points}, lost ${total.lost}, duplicated ${total.duplicated}, leaked ${total.leaked}, wrong ${total.wrong}, slowest recovery ${total.slowest_recovery_s} s`,
@@ -116,8 +91,6 @@ function add(total: Total, suite: Suite, store: string, row: SuiteRow): void {
   total.slowest_recovery_s = Math.max(total.slowest_recovery_s, Number((row.slowestMs / 1000).toFixed(2)));
 }
 
-try {
-  await main();
-} finally {
-  await killAll();
-}
+refuseUnknown('suite', options.suite, SUITE_IDS);
+const stores = await withStores({ program: 'faults', stores: options.store, progress }, runStore);
+concludeStores(stores, json);

@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 import { MIB, parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
-import type { Child } from './child.ts';
+import type { Child } from '../runner/child.ts';
 
 const reportSchema = z.object({ memory_mb: z.number() });
 

@@ -7,10 +7,11 @@ import type { TaskRequestInput } from '@floe-rl/core/schema';
 import type { GatewayConfigInput } from '@floe-rl/node';
 import type { RolloutConfigInput } from '@floe-rl/server';
 import { type Ledger, type LedgerCheckOptions, type SimOptions, type SimServer, startSim } from '@floe-rl/sim';
+import { Child } from '../runner/child.ts';
 import { freePort } from '../services/ports.ts';
 import type { PostgresCluster } from '../services/postgres-cluster.ts';
+import { processesWith } from '../services/processes.ts';
 import { checkLeaks, checkPromises, type Findings } from './checks.ts';
-import { Child, processesWith } from './child.ts';
 import { checkLists } from './lists.ts';
 import { Trainer } from './trainer.ts';
 

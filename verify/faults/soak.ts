@@ -3,23 +3,23 @@
 import { readdirSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { MIB, seededRandom, sleep, systemClock } from '@floe-rl/core';
-import { startPostgres } from '../services/postgres-cluster.ts';
-import { type Child, killAll, residentKb } from './child.ts';
+import type { Child } from '../runner/child.ts';
+import { readOptions } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import { conclude } from '../runner/report.ts';
+import type { PostgresCluster } from '../services/postgres-cluster.ts';
+import { residentKb } from '../services/processes.ts';
 import { memoryOf } from './memory.ts';
-import { Progress } from './progress.ts';
 import type { Service } from './service.ts';
+import { withStores } from './stores.ts';
 import { randomIndex, underTraffic } from './traffic.ts';
 import type { Trainer } from './trainer.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    minutes: { type: 'string', default: '60' },
-    store: { type: 'string', default: 'sqlite' },
-    seed: { type: 'string', default: '1' },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  minutes: { type: 'string', default: '60' },
+  store: { type: 'string', default: 'sqlite' },
+  seed: { type: 'string', default: '1' },
 });
 const MINUTES = Number(options.minutes);
 const MINUTE_MS = 60_000;
@@ -41,22 +41,15 @@ type Sample = { readonly hours: number; readonly server: Usage; readonly gateway
 const random = seededRandom(Number(options.seed));
 const progress = new Progress();
 
-async function main(): Promise<void> {
-  const postgres = options.store === 'postgres' ? await startPostgres() : null;
-  try {
-    const row = await underTraffic(
-      { random, postgres, gateways: 3, feeder: { outstanding: 60, pauseSeconds: 1 } },
-      soak,
-    );
-    for (const text of row.texts) progress.print(`  ${text}`);
-    progress.print(
-      `soak: ${row.minutes} min, ${row.sessions} sessions, ${row.faults} faults, lost ${row.lost}, duplicated ${row.duplicated}, leaked ${row.leaked}, wrong ${row.wrong}, memory after garbage collection ${row.heap_mb.server.join(' -> ')} MB of the server, ${row.heap_mb.gateway.join(' -> ')} MB of a gateway (${row.slope_percent_per_hour} %/h), open files ${row.files.join(' -> ')}, journals ${row.journal_mb} MB`,
-    );
-    if (options.json) console.log(JSON.stringify({ ...row, texts: undefined }));
-    process.exitCode = row.lost + row.duplicated + row.leaked + row.wrong > 0 ? 1 : 0;
-  } finally {
-    await postgres?.stop();
-  }
+async function soakStore(_: string, postgres: PostgresCluster | null): Promise<void> {
+  const row = await underTraffic({ random, postgres, gateways: 3, feeder: { outstanding: 60, pauseSeconds: 1 } }, soak);
+  for (const text of row.texts) progress.print(`  ${text}`);
+  conclude({
+    line: `soak: ${row.minutes} min, ${row.sessions} sessions, ${row.faults} faults, lost ${row.lost}, duplicated ${row.duplicated}, leaked ${row.leaked}, wrong ${row.wrong}, memory after garbage collection ${row.heap_mb.server.join(' -> ')} MB of the server, ${row.heap_mb.gateway.join(' -> ')} MB of a gateway (${row.slope_percent_per_hour} %/h), open files ${row.files.join(' -> ')}, journals ${row.journal_mb} MB`,
+    keys: { ...row, texts: undefined },
+    isPassed: row.lost + row.duplicated + row.leaked + row.wrong === 0,
+    json,
+  });
 }
 
 async function soak(service: Service, trainer: Trainer): Promise<SoakRow> {
@@ -164,8 +157,4 @@ async function journalMb(service: Service): Promise<number> {
   return Number((bytes / MIB).toFixed(1));
 }
 
-try {
-  await main();
-} finally {
-  await killAll();
-}
+await withStores({ program: 'soak', stores: [options.store], progress }, soakStore);

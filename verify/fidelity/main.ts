@@ -5,26 +5,22 @@
 // First runs randomly generated agents in every engine mode while the weights are updated, until N tokens are sampled in total. Then runs
 // the real harness programs in capture mode `tokens`, in mode `chat`, and in mode `chat` with Polar's merge rule. Ends with
 // "fidelity: tokens T, mismatches M, trained twice D, unaccounted U, stale context S".
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { z } from 'zod';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { runVitest } from '../../tools/vitest.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { runHarnesses } from './harnesses.ts';
 import { exactShares, type Line, measureSchema, tableOf } from './line.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: {
-    tokens: { type: 'string', default: '1000000' },
-    seed: { type: 'string', default: '1' },
-    harness: { type: 'string', multiple: true, default: [] },
-    'no-harnesses': { type: 'boolean', default: false },
-    jobs: { type: 'string', default: '2' },
-  },
+const { options, json } = readOptions({
+  tokens: { type: 'string', default: '1000000' },
+  seed: { type: 'string', default: '1' },
+  harness: { type: 'string', multiple: true, default: [] },
+  'no-harnesses': { type: 'boolean', default: false },
+  jobs: { type: 'string', default: '2' },
 });
 
 /**
@@ -86,10 +82,11 @@ const figures = {
 };
 console.log(`\n${tableOf(lines)}\n`);
 for (const problem of problems) console.log(problem);
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify({ ...figures, lines }, null, 1)}\n`);
 const { tokens, mismatches, trained_twice, unaccounted, stale_context } = figures;
-console.log(
-  `fidelity: tokens ${tokens}, mismatches ${mismatches}, trained twice ${trained_twice}, unaccounted ${unaccounted}, stale context ${stale_context}`,
-);
-if (json.line) console.log(JSON.stringify(figures));
-if (problems.length > 0 || mismatches + trained_twice + unaccounted + stale_context > 0) process.exitCode = 1;
+conclude({
+  line: `fidelity: tokens ${tokens}, mismatches ${mismatches}, trained twice ${trained_twice}, unaccounted ${unaccounted}, stale context ${stale_context}`,
+  keys: figures,
+  details: { ...figures, lines },
+  isPassed: problems.length === 0 && mismatches + trained_twice + unaccounted + stale_context === 0,
+  json,
+});

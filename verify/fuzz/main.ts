@@ -7,7 +7,6 @@
 // It uses three processes: a stub engine, the proxy, which measures its own event loop and heap, and this process as the client.
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
-import { parseArgs } from 'node:util';
 import { MIB } from '@floe-rl/core';
 import type { DialectName } from '@floe-rl/core/schema';
 import fc from 'fast-check';
@@ -16,16 +15,14 @@ import { DIALECTS } from '#capture/dialects/registry';
 import { MAX_BODY_BYTES } from '#capture/proxy/http/body';
 import { HISTORIES } from '../../bench/dialects/histories.ts';
 import { printReport, type ReportRow, round } from '../../bench/report.ts';
+import { readOptions } from '../runner/options.ts';
 import { strangeBody } from './bodies.ts';
 import { damaged, generationPath, HEAVY_BODIES, headersOf, NASTY_TEXTS, orderReply, streamText } from './inputs.ts';
 import { type Reply, Rig } from './rig.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    quick: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-    seed: { type: 'string', default: '1' },
-  },
+const { options } = readOptions({
+  quick: { type: 'boolean', default: false },
+  seed: { type: 'string', default: '1' },
 });
 
 const INPUTS = options.quick ? 500 : 10_000;

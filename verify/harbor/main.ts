@@ -6,29 +6,27 @@
 //
 // Apptainer runs as a user without root privileges, and a rootless Podman builds its images. `--only` selects the runtimes whose name contains TEXT.
 
-import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
-import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import type { RuntimeBackend } from '@floe-rl/core/schema';
 import { installHarness } from '@floe-rl/node';
 import { harnessDir } from '#floe/commands/home';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { debianImageMissing, makeDebianImage } from '../fixtures/debian-image.ts';
+import { runFloe } from '../runner/floe.ts';
+import { readOptions } from '../runner/options.ts';
+import { tableOf } from '../runner/report.ts';
 import type { PrivateEngine } from '../services/container-engine.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';
 import { podmanMissing, startPodmanService } from '../services/podman-service.ts';
 import { findTool } from '../services/tools.ts';
-import { APPTAINER_VARIABLE, asUnprivilegedUser, unprivilegedMissing } from '../services/unprivileged.ts';
+import { APPTAINER_VARIABLE, runNode, unprivilegedMissing } from '../services/unprivileged.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: { samples: { type: 'string', default: '3' }, only: { type: 'string', default: '' } },
+const { options, json } = readOptions({
+  samples: { type: 'string', default: '3' },
+  only: { type: 'string', default: '' },
 });
 
 /** Packages of the base image: the programs of the tasks, and those that floe needs. */
@@ -58,11 +56,11 @@ type Totals = {
   readonly rewarded: number;
 };
 
-/** Runs a command of floe and returns what it prints as JSON. Its notes go to stderr. */
+/** Runs a command of floe and returns what it prints as JSON, also when it fails. */
 async function floe(words: readonly string[]): Promise<Record<string, unknown>> {
-  const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
-  const child = spawn(process.execPath, [main, ...words, '--json'], { stdio: ['ignore', 'pipe', 'inherit'] });
-  return JSON.parse(await text(child.stdout)) as Record<string, unknown>;
+  const { text, errors } = await runFloe([...words, '--json']);
+  if (text === '') throw new Error(`floe ${words.slice(0, 2).join(' ')} printed nothing: ${errors}`);
+  return JSON.parse(text) as Record<string, unknown>;
 }
 
 /** How the tasks are run on one runtime. */
@@ -137,28 +135,28 @@ async function runAsUser(backend: string): Promise<Totals[]> {
   const log = (text: string): void => console.error(text);
   const pi = (await installHarness('pi', { cacheDir: harnessDir(), log })) ?? '';
   const place = join('harnesses', 'pi');
-  const command = asUnprivilegedUser([process.execPath, ...words], { [join(place, basename(pi))]: pi });
-  try {
-    const env = { ...command.env, FLOE_HARNESS_DIR: join(command.env.HOME ?? '', 'harnesses') };
-    const { status, stdout } = spawnSync(command.program, command.args, {
-      ...{ cwd: repositoryRoot(), env, encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'] },
-    });
-    const lines = stdout.trimEnd().split('\n');
-    const last = lines.pop() ?? '';
-    console.log(lines.join('\n'));
-    if (status !== 0) process.exitCode = 1;
-    return last.startsWith('[') ? (JSON.parse(last) as Totals[]) : [];
-  } finally {
-    command.remove();
-  }
+  const { status, stdout } = await runNode(words, {
+    asUser: true,
+    folders: { [join(place, basename(pi))]: pi },
+    env: (home) => ({ FLOE_HARNESS_DIR: join(home, 'harnesses') }),
+  });
+  const lines = stdout.trimEnd().split('\n');
+  const last = lines.pop() ?? '';
+  console.log(lines.join('\n'));
+  if (status !== 0) process.exitCode = 1;
+  return last.startsWith('[') ? (JSON.parse(last) as Totals[]) : [];
 }
 
 async function runAll(backend: string, setup: readonly string[]): Promise<Totals> {
   const checked = (await floe(['harbor', 'check', TASKS, ...setup])) as { results?: Reference[]; error?: unknown };
   if (checked.results === undefined) throw new Error(`floe harbor check failed: ${JSON.stringify(checked.error)}`);
   const { results } = checked;
-  console.log('| task | agent | reward |\n|---|---|---|');
-  for (const { task, agent, reward } of results) console.log(`| ${task} | ${agent} | ${reward} |`);
+  console.log(
+    tableOf(
+      ['task', 'agent', 'reward'],
+      results.map(({ task, agent, reward }) => [task, agent, String(reward)]),
+    ),
+  );
   const engine = ['--sim', '--scenario', join(TASKS, 'scenario.yaml'), '--samples', options.samples];
   const agent = readFileSync(join(repositoryRoot(), 'verify', 'harbor', 'agent.py'), 'utf8');
   const harnesses = { pi: ['--harness', 'pi'], shell: ['--harness', 'shell', '--custom-shell', pythonCommand(agent)] };
@@ -172,10 +170,8 @@ async function runAll(backend: string, setup: readonly string[]): Promise<Totals
       throw new Error(`floe harbor run --harness ${harness} failed: ${JSON.stringify(ran.error)}`);
     for (const row of ran.tasks) rows.push({ harness, ...row });
   }
-  console.log('\n| task | harness | sessions | outcomes | mean reward |\n|---|---|---|---|---|');
-  for (const { task, harness, sessions, outcomes, mean_reward } of rows) {
-    console.log(`| ${task} | ${harness} | ${sessions} | ${outcomes} | ${mean_reward} |`);
-  }
+  const cells = rows.map((row) => [row.task, row.harness, row.sessions, row.outcomes, String(row.mean_reward)]);
+  console.log(`\n${tableOf(['task', 'harness', 'sessions', 'outcomes', 'mean reward'], cells)}`);
   return report(backend, results, rows);
 }
 

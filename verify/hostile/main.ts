@@ -8,14 +8,13 @@ import { existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
-import { systemClock } from '@floe-rl/core';
-import { createRuntimeProviders, createSpawner } from '@floe-rl/sandbox';
 import { isAlive, readProcess } from '#sandbox/processes/process-table';
 import { checkLeaks } from '../faults/checks.ts';
-import { killAll } from '../faults/child.ts';
-import { Progress } from '../faults/progress.ts';
 import { PERL } from '../fixtures/launcher.ts';
+import { readOptions } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import { conclude } from '../runner/report.ts';
+import { runtimeProblem } from '../services/runtime-provider.ts';
 import { ATTACK_CLASSES, type Attack, type Target } from './attack.ts';
 import { attacksOn } from './attacks.ts';
 import { judgeAttack, judgeNeighbour } from './judge.ts';
@@ -23,13 +22,10 @@ import type { Lag } from './lag.ts';
 import { attackId, PARALLEL_SESSIONS, Storm, type Wave } from './storm.ts';
 import { Host } from './target.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    only: { type: 'string', default: '' },
-    copies: { type: 'string' },
-    quick: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  only: { type: 'string', default: '' },
+  copies: { type: 'string' },
+  quick: { type: 'boolean', default: false },
 });
 
 /** Number of copies of each attack in a full run. Several copies run at the same time. */
@@ -67,13 +63,9 @@ async function whyNot(): Promise<string | null> {
     if (!existsSync(path)) return `${path} is missing: install it, since the agents run it`;
   }
   const dir = await mkdtemp(join(tmpdir(), 'floe-probe-'));
-  const spawner = await createSpawner();
   try {
-    const providers = createRuntimeProviders({ spawner, clock: systemClock, stateDir: dir });
-    const problem = await providers.get('bubblewrap')?.probe();
-    return problem ? `${problem.problem}: ${problem.remedy}` : null;
+    return await runtimeProblem('bubblewrap', dir);
   } finally {
-    await spawner.close();
     await rm(dir, { recursive: true, force: true });
   }
 }
@@ -196,29 +188,21 @@ function report(rows: readonly Row[], wave: Wave, control: Wave): void {
   const broke = rows.filter(({ seen }) => seen.length > 0);
   const attacks = rows.filter(({ kind }) => kind !== WHOLE_RUN);
   const held = attacks.filter(({ seen }) => seen.length === 0).length;
-  console.log(`hostile: ${attacks.length} attacks, ${held} held, ${broke.length} broke`);
-  if (options.json) {
-    console.log(
-      JSON.stringify({
-        attacks: attacks.length,
-        held,
-        broke: broke.length,
-        lag_p99_ms: wave.lag.p99Ms,
-        lag_max_ms: wave.lag.maxMs,
-        control_lag_p99_ms: control.lag.p99Ms,
-        control_lag_max_ms: control.lag.maxMs,
-        node_peak_mb: wave.nodePeakMb,
-        neighbours: wave.neighbours.length,
-        seconds: wave.seconds,
-        findings: broke,
-      }),
-    );
-  }
-  process.exitCode = broke.length > 0 ? 1 : 0;
+  const keys = {
+    attacks: attacks.length,
+    held,
+    broke: broke.length,
+    lag_p99_ms: wave.lag.p99Ms,
+    lag_max_ms: wave.lag.maxMs,
+    control_lag_p99_ms: control.lag.p99Ms,
+    control_lag_max_ms: control.lag.maxMs,
+    node_peak_mb: wave.nodePeakMb,
+    neighbours: wave.neighbours.length,
+    seconds: wave.seconds,
+    findings: broke,
+  };
+  const line = `hostile: ${attacks.length} attacks, ${held} held, ${broke.length} broke`;
+  conclude({ line, keys, isPassed: broke.length === 0, json });
 }
 
-try {
-  await main();
-} finally {
-  await killAll();
-}
+await main();

@@ -7,12 +7,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseAs, parseJson } from '@floe-rl/core';
 import { z } from 'zod';
-import { processesWith } from '../faults/child.ts';
 import type { Service } from '../faults/service.ts';
 import { type Trainer, until } from '../faults/trainer.ts';
 import { makeImage } from '../fixtures/image.ts';
 import type { Leftovers } from '../fixtures/launcher.ts';
-import { childrenOf } from '../services/processes.ts';
+import { childrenOf, processesWith } from '../services/processes.ts';
 import { modelCall, type Target, taskOf } from './attack.ts';
 import { neighbourCommand } from './attacks/sandbox.ts';
 

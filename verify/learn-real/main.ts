@@ -9,31 +9,28 @@
 
 import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import type { SessionResult } from '@floe-rl/core/schema';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { installVllm } from '../real-engines/install.ts';
+import { type RunningFloe, startFloe } from '../runner/floe.ts';
+import { readOptions, refuseUnknown } from '../runner/options.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { installEnvironment, installedPython } from '../trainers/install.ts';
 import { compareTokens } from './comparison.ts';
 import { mean, printCurve, rewardCurve } from './curve.ts';
 import { problemsOf, type TrainerRun } from './judge.ts';
-import { EXAMPLE, floeCommand, type RunningFloe, runPython, startFloe, startVllm } from './processes.ts';
+import { EXAMPLE, floeCommand, runPython, startVllm, WORKERS } from './processes.ts';
 import { allResults, lostSessions } from './sessions.ts';
 import { missingParts } from './skip.ts';
 
 const TRAINERS = { trl: 'TRL 1.16.0 AsyncGRPOTrainer', areal: 'AReaL 1.0.4 FSDPPPOActor' } as const;
 type TrainerName = keyof typeof TRAINERS;
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: {
-    steps: { type: 'string' },
-    trainer: { type: 'string', multiple: true, default: Object.keys(TRAINERS) },
-    quick: { type: 'boolean', default: false },
-    'keep-model': { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  steps: { type: 'string' },
+  trainer: { type: 'string', multiple: true, default: Object.keys(TRAINERS) },
+  quick: { type: 'boolean', default: false },
+  'keep-model': { type: 'boolean', default: false },
 });
 
 /** Folder of the models, the weights of all versions, the data of floe, and the logs. */
@@ -55,7 +52,7 @@ async function makeModel(python: string): Promise<string> {
   const log = join(FOLDER, 'model.log');
   const count = options.quick ? CONVERSATIONS.quick : CONVERSATIONS.full;
   await runPython(python, [join(EXAMPLE, 'task.py'), FOLDER, String(count)], {}, log);
-  const floe = await startFloe(join(FOLDER, 'simulated'), ['--sim', '--scenario', scenario ?? '']);
+  const floe = await startFloe(join(FOLDER, 'simulated'), [...WORKERS, '--sim', '--scenario', scenario ?? '']);
   try {
     const output = join(FOLDER, 'conversations');
     await floeCommand(
@@ -129,24 +126,18 @@ function meanReward(results: readonly SessionResult[]): number {
 }
 
 function print(runs: ReadonlyMap<TrainerName, TrainerRun>): void {
-  console.log(
-    '| trainer | steps | reward | tokens compared | largest difference | 99.9 % below | mean ratio | spanning traces | without version |',
-  );
-  console.log('|---|---|---|---|---|---|---|---|---|');
-  for (const [name, run] of runs) {
-    const cells = [
-      TRAINERS[name],
-      run.steps,
-      `${run.reward_start.toFixed(2)} → ${run.reward_end.toFixed(2)}`,
-      run.tokens_compared,
-      run.max_abs_logprob_diff.toExponential(1),
-      run.p999.toExponential(1),
-      run.ratio_mean.toFixed(6),
-      `${run.spanning_traces} of ${run.traces}`,
-      run.tokens_without_version,
-    ];
-    console.log(`| ${cells.join(' | ')} |`);
-  }
+  const head = ['trainer', 'steps', 'reward', 'tokens compared', 'largest difference', '99.9 % below', 'mean ratio'];
+  const rows = [...runs].map(([name, run]) => [
+    ...[TRAINERS[name], run.steps],
+    `${run.reward_start.toFixed(2)} → ${run.reward_end.toFixed(2)}`,
+    run.tokens_compared,
+    run.max_abs_logprob_diff.toExponential(1),
+    run.p999.toExponential(1),
+    run.ratio_mean.toFixed(6),
+    `${run.spanning_traces} of ${run.traces}`,
+    run.tokens_without_version,
+  ]);
+  console.log(tableOf([...head, 'spanning traces', 'without version'], rows));
   for (const [name, { curve }] of runs) printCurve(name, curve);
 }
 
@@ -163,10 +154,12 @@ async function main(): Promise<void> {
   removeRuns();
   console.error(`▸ starting ${vllm.version}`);
   const engine = await startVllm(vllm, model, join(FOLDER, 'vllm.log'));
-  const floe = await startFloe(join(FOLDER, 'floe'), ['--engine', engine.url]).catch(async (error: unknown) => {
-    await engine.stop();
-    throw error;
-  });
+  const floe = await startFloe(join(FOLDER, 'floe'), [...WORKERS, '--engine', engine.url]).catch(
+    async (error: unknown) => {
+      await engine.stop();
+      throw error;
+    },
+  );
   try {
     const runs = new Map<TrainerName, TrainerRun>();
     for (const [name, python] of pythons) {
@@ -201,20 +194,14 @@ function report(runs: ReadonlyMap<TrainerName, TrainerRun>, lost: number): void 
     failures.push('no trace spans an update of the weights');
   if (lost > 0) failures.push(`${lost} sessions were lost`);
   for (const failure of failures) console.error(`failed: ${failure}`);
-  console.log(
+  const line =
     `learn-real: reward ${keys.reward_start.toFixed(2)} -> ${keys.reward_end.toFixed(2)}, ${keys.tokens_compared} tokens compared, ` +
-      `largest difference ${keys.max_abs_logprob_diff.toExponential(1)}, lost ${lost}`,
-  );
-  if (json.line) console.log(JSON.stringify(keys));
-  if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(keys, null, 2)}\n`);
-  if (failures.length > 0) process.exitCode = 1;
+    `largest difference ${keys.max_abs_logprob_diff.toExponential(1)}, lost ${lost}`;
+  conclude({ line, keys, isPassed: failures.length === 0, json });
 }
 
+refuseUnknown('trainer', options.trainer, Object.keys(TRAINERS));
 const selected = options.trainer.filter((name): name is TrainerName => Object.hasOwn(TRAINERS, name));
-if (selected.length !== options.trainer.length) {
-  console.error(`--trainer must be one of ${Object.keys(TRAINERS).join(', ')}`);
-  process.exit(2);
-}
 const reason = missingParts();
 if (reason === null) await main();
 else console.log(`learn-real: skipped, because ${reason}`);

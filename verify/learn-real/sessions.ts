@@ -1,6 +1,6 @@
 // Reads what became of all sessions of a floe.
 import type { RolloutStatus, SessionResult } from '@floe-rl/core/schema';
-import type { RunningFloe } from './processes.ts';
+import type { RunningFloe } from '../runner/floe.ts';
 
 const PAGE = 200;
 /** Outcomes of sessions that a stream ended early, or that the agent or its policy decided. Every other outcome is a loss. */

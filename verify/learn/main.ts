@@ -6,26 +6,22 @@
 // Ends with "learn: R runs, L learned, S sabotaged, F failed as they should". R counts the honest runs: one for each harness and seed, and
 // one of the trainer in Python. S counts one for each harness and kind of sabotage. `--quick` runs one seed with the harness shell.
 import { writeFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
 import { messageOf } from '@floe-rl/core';
 import { harnessStatus } from '@floe-rl/node';
 import { harnessDir } from '#floe/commands/home';
-import { takeJsonOption } from '../../tools/json-option.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { countsOf, problemsOf } from './judge.ts';
 import { pythonWithNumpy } from './python.ts';
 import { curvesSvg, nameOf, rowOf, tableOf } from './report.ts';
 import { type Plan, type Run, runPlan, STEPS } from './run.ts';
 import { SABOTAGES } from './sabotage.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: {
-    seeds: { type: 'string', default: '3' },
-    harness: { type: 'string', multiple: true, default: ['shell', 'pi'] },
-    quick: { type: 'boolean', default: false },
-    svg: { type: 'string' },
-  },
+const { options, json } = readOptions({
+  seeds: { type: 'string', default: '3' },
+  harness: { type: 'string', multiple: true, default: ['shell', 'pi'] },
+  quick: { type: 'boolean', default: false },
+  svg: { type: 'string' },
 });
 const seeds = options.quick ? 1 : Number(options.seeds);
 
@@ -80,17 +76,18 @@ const figures = {
 };
 console.log(`\n${tableOf(done.map(({ run }) => run))}\n`);
 if (options.svg !== undefined) writeFileSync(options.svg, curvesSvg(done.map(({ run }) => run)));
-if (json.file !== null) {
-  const lines = done.map(({ run: { sabotage, python, ...run }, problems }) => ({
-    ...run,
-    trainer: python === null ? 'typescript' : 'python',
-    sabotage: sabotage?.name ?? null,
-    ...countsOf(run.steps),
-    problems,
-  }));
-  writeFileSync(json.file, `${JSON.stringify({ ...figures, lines }, null, 1)}\n`);
-}
+const lines = done.map(({ run: { sabotage, python, ...run }, problems }) => ({
+  ...run,
+  trainer: python === null ? 'typescript' : 'python',
+  sabotage: sabotage?.name ?? null,
+  ...countsOf(run.steps),
+  problems,
+}));
 const { runs, learned, sabotaged: planned, failed_as_it_should: failed } = figures;
-console.log(`learn: ${runs} runs, ${learned} learned, ${planned} sabotaged, ${failed} failed as they should`);
-if (json.line) console.log(JSON.stringify(figures));
-process.exit(broken === 0 && runs > 0 && learned === runs && failed === planned ? 0 : 1);
+conclude({
+  line: `learn: ${runs} runs, ${learned} learned, ${planned} sabotaged, ${failed} failed as they should`,
+  keys: figures,
+  details: { ...figures, lines },
+  isPassed: broken === 0 && runs > 0 && learned === runs && failed === planned,
+  json,
+});

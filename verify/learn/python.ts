@@ -6,7 +6,8 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { Step } from '../../examples/learn-sim/learn.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
-import { Child } from '../faults/child.ts';
+import { Child } from '../runner/child.ts';
+import { PYTHON_PACKAGE } from '../runner/floe.ts';
 import { venvAt } from '../services/venv.ts';
 
 const NUMPY = '2.3.4';
@@ -31,7 +32,7 @@ export async function* trainInPython(
   const program = join(repositoryRoot(), 'examples', 'learn-sim', 'learn.py');
   const options = ['--url', url, '--harness', harness, '--steps', String(steps), '--json'];
   const child = new Child([python, program, ...options], {
-    env: { FLOE_TOKEN: token, PYTHONPATH: join(repositoryRoot(), 'python', 'src'), PYTHONDONTWRITEBYTECODE: '1' },
+    env: { FLOE_TOKEN: token, PYTHONPATH: PYTHON_PACKAGE, PYTHONDONTWRITEBYTECODE: '1' },
   });
   try {
     for await (const line of child.lines) yield JSON.parse(line) as Step;

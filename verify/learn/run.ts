@@ -1,16 +1,13 @@
 // One run of examples/learn-sim against a floe of its own, with or without sabotage of the trainer's data.
 
-import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FloeClient } from '@floe-rl/client';
 import { abortAfter, raceAbort, seededRandom, systemClock } from '@floe-rl/core';
 import { loadScenarios, startSim } from '@floe-rl/sim';
 import { batchesOf, type NextBatch } from '../../examples/learn-sim/batches.ts';
 import { type Step, train } from '../../examples/learn-sim/learn.ts';
-import { repositoryRoot } from '../../tools/repository.ts';
-import { Child } from '../faults/child.ts';
+import { startFloe } from '../runner/floe.ts';
 import { trainInPython } from './python.ts';
 import type { Sabotage } from './sabotage.ts';
 
@@ -45,25 +42,20 @@ export type Run = Plan & {
 export async function runPlan(plan: Plan, onStep: (step: Step) => void): Promise<Run> {
   const startMs = systemClock.monotonicMs();
   const dir = mkdtempSync(join(tmpdir(), 'floe-learn-'));
-  const token = randomBytes(16).toString('hex');
   const limit = abortAfter(systemClock, RUN_MS, () => new Error(`the run took more than ${RUN_MS / 1000} s`));
   const sim = await startSim({
     scenarios: await loadScenarios(['examples/learn-sim/scenario.yaml']),
     scaleOut: true,
     seed: plan.seed,
   });
-  const cli = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
-  const options = ['--engine', sim.url, '--json', '--port', '0', '--log-level', 'silent'];
-  const child = new Child([process.execPath, cli, 'up', ...options], { env: { FLOE_HOME: dir, FLOE_TOKEN: token } });
   try {
-    if (!(await raceAbort(child.becameReady(), limit.signal))) throw new Error(`floe up ended: ${child.errors}`);
-    const { server } = JSON.parse(child.readyLine) as { readonly server: string };
-    const client = new FloeClient({ url: server, token });
+    const floe = await startFloe(dir, ['--engine', sim.url]);
+    const { client, url, token } = floe;
     try {
       const training =
         plan.python === null
           ? train(client, sim.url, sabotaged(await batchesOf(client, plan.harness), plan), STEPS)
-          : trainInPython(plan.python, { url: server, token, harness: plan.harness, steps: STEPS });
+          : trainInPython(plan.python, { url, token, harness: plan.harness, steps: STEPS });
       const steps: Step[] = [];
       for (;;) {
         const next = await raceAbort(training.next(), limit.signal);
@@ -79,11 +71,10 @@ export async function runPlan(plan: Plan, onStep: (step: Step) => void): Promise
         rewardEnd: meanReward(steps.slice(-AVERAGED_STEPS)),
       };
     } finally {
-      await client.close();
+      await floe.stop();
     }
   } finally {
     limit.release();
-    await child.stop();
     await sim.close();
     rmSync(dir, { recursive: true, force: true });
   }

@@ -8,15 +8,15 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { cpus, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { GIB, isoNow, systemClock } from '@floe-rl/core';
 import { dialectNameSchema } from '@floe-rl/core/schema';
 import { harnessRegistry, harnessStatus, installHarness } from '@floe-rl/node';
 import { DIALECTS } from '#capture/dialects/registry';
 import { chooseBackend } from '#floe/commands/backend';
 import { harnessDir } from '#floe/commands/home';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
+import { readOptions, refuseUnknown } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { RequestCapture } from './capture.ts';
 import { type CellOptions, type MatrixMode, runCell, WAYS, type Way } from './cell.ts';
 import { CELLS } from './cells.ts';
@@ -26,25 +26,21 @@ import { documentOf, jsonOf, lastLineOf, progressOf, type Report, type RunOutcom
 import type { Row } from './row.ts';
 import { ROWS } from './rows.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: {
-    harness: { type: 'string', multiple: true, default: [] },
-    dialect: { type: 'string', multiple: true, default: [] },
-    cell: { type: 'string', multiple: true, default: [] },
-    mode: { type: 'string', default: 'tokens' },
-    jobs: { type: 'string', default: '2' },
-    /**
-     * Number of sessions that are measured for each row of the overhead table. When it is absent, only a run of the whole matrix or one
-     * with --write measures the overhead.
-     */
-    samples: { type: 'string' },
-    keep: { type: 'boolean', default: false },
-    capture: { type: 'string' },
-    install: { type: 'boolean', default: false },
-    write: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  harness: { type: 'string', multiple: true, default: [] },
+  dialect: { type: 'string', multiple: true, default: [] },
+  cell: { type: 'string', multiple: true, default: [] },
+  mode: { type: 'string', default: 'tokens' },
+  jobs: { type: 'string', default: '2' },
+  /**
+   * Number of sessions that are measured for each row of the overhead table. When it is absent, only a run of the whole matrix or one
+   * with --write measures the overhead.
+   */
+  samples: { type: 'string' },
+  keep: { type: 'boolean', default: false },
+  capture: { type: 'string' },
+  install: { type: 'boolean', default: false },
+  write: { type: 'boolean', default: false },
 });
 
 const DEFAULT_SAMPLES = 5;
@@ -62,16 +58,6 @@ async function adaptersOf(rows: readonly Row[]): Promise<Map<string, Adapter>> {
     adapters.set(harness, { dialects: adapter.dialects, version: adapter.install?.version ?? null, installed });
   }
   return adapters;
-}
-
-function refuseUnknown(option: string, names: readonly string[], known: readonly string[]): void {
-  const unknown = names.find((name) => !known.includes(name));
-  if (unknown !== undefined) throw new Error(`--${option} ${unknown}: there is ${known.join(', ')}`);
-}
-
-function modeOf(name: string): MatrixMode {
-  if (name !== 'tokens' && name !== 'chat') throw new Error(`--mode ${name}: there is tokens, chat`);
-  return name;
 }
 
 type RunOptions = Omit<CellOptions, 'keepAlways'> & { readonly capture: RequestCapture | null };
@@ -128,7 +114,8 @@ async function main(signal: AbortSignal): Promise<void> {
   );
   refuseUnknown('cell', cell, CELL_NAMES);
   refuseUnknown('dialect', dialect, dialectNameSchema.options);
-  const mode = modeOf(options.mode);
+  refuseUnknown('mode', [options.mode], Object.keys(WAYS));
+  const mode = options.mode as MatrixMode;
   ROWS.forEach(checkRow);
   const adapters = await adaptersOf(ROWS.filter((row) => harness.length === 0 || harness.includes(row.harness)));
   const served = DIALECTS.map(({ name }) => name);
@@ -150,11 +137,9 @@ async function main(signal: AbortSignal): Promise<void> {
   if ((isWhole || options.write) && !signal.aborted) {
     await writeFile(join(repositoryRoot(), 'docs', 'measurements', 'compatibility.md'), documentOf(outcome));
   }
-  if (json.file !== null) await writeFile(json.file, `${JSON.stringify(jsonOf(outcome), null, 1)}\n`);
   if (reports.every(({ kept }) => kept === null)) await rm(keepDir, { recursive: true });
-  console.log(lastLineOf(reports));
-  if (json.line) console.log(JSON.stringify(jsonOf(outcome)));
-  if (signal.aborted || reports.some(({ problems }) => problems.length > 0)) process.exitCode = 1;
+  const isPassed = !signal.aborted && reports.every(({ problems }) => problems.length === 0);
+  conclude({ line: lastLineOf(reports), keys: jsonOf(outcome), isPassed, json });
 }
 
 const stopping = new AbortController();

@@ -9,10 +9,11 @@ import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { linkModules } from '../../tools/linked-modules.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { MUTATIONS } from './defects.ts';
 import { type Mutation, withDefect } from './mutation.ts';
 
@@ -114,13 +115,10 @@ function countCaught(mutations: readonly Mutation[]): number {
   }
 }
 
-const { values: options } = parseArgs({
-  options: {
-    only: { type: 'string', default: '' },
-    from: { type: 'string', default: '1' },
-    list: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  only: { type: 'string', default: '' },
+  from: { type: 'string', default: '1' },
+  list: { type: 'boolean', default: false },
 });
 /** The defects to plant. `--from` continues an interrupted run with the defect of that number. */
 const chosen = MUTATIONS.filter(({ name }) => name.includes(options.only)).slice(Number(options.from) - 1);
@@ -128,7 +126,6 @@ if (options.list) {
   for (const { name, file } of chosen) console.log(`${name}  (${file})`);
 } else {
   const caught = countCaught(chosen);
-  console.log(`\nmutations: ${chosen.length} planted, ${caught} caught`);
-  if (options.json) console.log(JSON.stringify({ planted: chosen.length, caught }));
-  if (caught < chosen.length) process.exitCode = 1;
+  const line = `\nmutations: ${chosen.length} planted, ${caught} caught`;
+  conclude({ line, keys: { planted: chosen.length, caught }, isPassed: caught === chosen.length, json });
 }

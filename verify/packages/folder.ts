@@ -1,9 +1,8 @@
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
-import { once } from 'node:events';
+import { spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
-import { createInterface } from 'node:readline';
+import { Child } from '../runner/child.ts';
 
 /** Variables that npm sets for the scripts of this checkout. In the folder of a user they would have an effect that no user gets. */
 const OWN_VARIABLES = [
@@ -37,7 +36,7 @@ export class UserFolder {
       npm_config_cache: join(root, 'npm'),
       NO_COLOR: '1',
     };
-    for (const name of OWN_VARIABLES) delete this.env[name];
+    for (const name of OWN_VARIABLES) this.env[name] = undefined;
   }
 
   /** Writes a file and returns its path. */
@@ -61,25 +60,13 @@ export class UserFolder {
   }
 
   /** Starts a server in the folder. Resolves when it has printed a line that begins with `text`; rejects when it ends before. */
-  async start(text: string, program: string, ...args: readonly string[]): Promise<ChildProcess> {
-    const child = spawn(program, args, { cwd: this.path, env: this.env, stdio: ['ignore', 'pipe', 'inherit'] });
-    for await (const line of createInterface({ input: child.stdout })) {
-      if (!line.startsWith(text)) continue;
-      child.stdout.resume();
-      return child;
-    }
-    throw new Error(`${program} ${args[0]} ended before it printed "${text}"`);
+  async start(text: string, program: string, ...args: readonly string[]): Promise<Child> {
+    const child = new Child([program, ...args], { cwd: this.path, env: this.env });
+    await child.printed(text);
+    return child;
   }
 
   remove(): void {
     rmSync(join(this.path, '..'), { recursive: true, force: true });
   }
-}
-
-/** Ends a server that {@link UserFolder.start} started. */
-export async function stop(server: ChildProcess): Promise<void> {
-  if (server.exitCode !== null) return;
-  const ended = once(server, 'exit');
-  server.kill('SIGTERM');
-  await ended;
 }

@@ -8,11 +8,11 @@ import { join } from 'node:path';
 import { FloeClient } from '@floe-rl/client';
 import { sleep, systemClock } from '@floe-rl/core';
 import { repositoryRoot } from '../../tools/repository.ts';
+import type { Check } from '../runner/checks.ts';
 import { firstMissing, removeEngineDirectory } from '../services/container-engine.ts';
 import { podmanHome } from '../services/podman-service.ts';
 import { freePort } from '../services/ports.ts';
 import { run } from '../services/venv.ts';
-import type { Check } from './checks.ts';
 
 const ROOT = repositoryRoot();
 const MIRROR = 'http://deb.debian.org/debian';

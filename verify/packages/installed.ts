@@ -4,9 +4,9 @@ import { satisfies } from 'semver';
 import { readTaskFile } from '#floe/commands/yaml-file';
 import type { Packages } from '../../tools/packages.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
+import type { Check } from '../runner/checks.ts';
 import { freePort } from '../services/ports.ts';
-import type { Check } from './checks.ts';
-import { stop, UserFolder } from './folder.ts';
+import { UserFolder } from './folder.ts';
 import { runReadme, tarballOf } from './readmes.ts';
 
 /** Example that is part of the package `floe`. Its agent runs on the node, so no sandbox and no harness is needed. */
@@ -45,7 +45,7 @@ export async function checkInstalled(check: Check, packages: Packages): Promise<
     const up = ['up', '--sim', '--scenario', join(example, 'scenario.yaml'), '--port', String(port)];
     // Not by npx, which does not pass signals on.
     const program = join(server.path, 'node_modules', '.bin', 'floe');
-    const process = await server.start('Submit a task', program, ...up, '--log-level', 'warn');
+    const child = await server.start('Submit a task', program, ...up, '--log-level', 'warn');
     try {
       const url = `http://127.0.0.1:${port}`;
       for (const folder of [server, client, python]) await prepareUser(folder, server, url);
@@ -64,7 +64,7 @@ export async function checkInstalled(check: Check, packages: Packages): Promise<
       await check('the wheel installs itself into an empty environment', () => installWheel(python, packages));
       await check('the wheel submits a task and reads its result', () => useWheel(python));
     } finally {
-      await stop(process);
+      await child.stop();
     }
   } finally {
     for (const folder of [server, client, python]) folder.remove();

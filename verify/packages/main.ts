@@ -5,20 +5,19 @@
 //
 // `--quick` leaves out the image, and the READMEs of all packages but `core`, `capture` and `client`.
 // Ends with "packages: N checks, P passed, F failed".
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
-import { parseArgs } from 'node:util';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { makePackages, type Packages, sizeOf } from '../../tools/packages.ts';
+import { Checks } from '../runner/checks.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { run } from '../services/venv.ts';
-import { Checks } from './checks.ts';
 import { checkImage, imageMissing } from './image.ts';
 import { checkInstalled } from './installed.ts';
 import { packagesWithReadme, runReadme, tarballOf } from './readmes.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({ args: [...args], options: { quick: { type: 'boolean', default: false } } });
+const { options, json } = readOptions({ quick: { type: 'boolean', default: false } });
 
 /** Largest size in bytes of the npm package `floe`. */
 const MAX_TARBALL_BYTES = 3_000_000;
@@ -79,7 +78,8 @@ function checkRepeated(dir: string, { tarballs, wheel }: Packages): string {
 }
 
 async function main(dir: string): Promise<void> {
-  const { check, findings } = new Checks();
+  const checks = new Checks();
+  const { check, findings } = checks;
   const folder = join(dir, 'packages');
   mkdirSync(folder);
   const packages = makePackages(folder);
@@ -96,19 +96,17 @@ async function main(dir: string): Promise<void> {
   if (noImage !== null) console.log(`skipped the image: ${noImage}`);
   const imageBytes = noImage === null ? await checkImage(check) : null;
 
-  const failed = findings.filter(({ isPassed }) => !isPassed).length;
+  const { passed, failed } = checks;
   const keys = {
     checks: findings.length,
-    passed: findings.length - failed,
+    passed,
     failed,
     tarball_bytes: sizeOf(tarballOf(packages, 'floe')),
     wheel_bytes: sizeOf(packages.wheel),
     image_bytes: imageBytes,
   };
-  console.log(`packages: ${keys.checks} checks, ${keys.passed} passed, ${keys.failed} failed`);
-  if (json.line) console.log(JSON.stringify(keys));
-  if (json.file !== null) writeFileSync(json.file, `${JSON.stringify({ ...keys, findings }, null, 2)}\n`);
-  if (failed > 0) process.exitCode = 1;
+  const line = `packages: ${keys.checks} checks, ${passed} passed, ${failed} failed`;
+  conclude({ line, keys, details: { ...keys, findings }, isPassed: failed === 0, json });
 }
 
 const dir = mkdtempSync(join(tmpdir(), 'floe-packages-'));

@@ -1,6 +1,6 @@
 import { basename } from 'node:path';
 import { type Packages, withNeededPackages } from '../../tools/packages.ts';
-import { type Block, blocksOf } from '../docs/blocks.ts';
+import { type Block, blocksOf } from '../pages/blocks.ts';
 import { UserFolder } from './folder.ts';
 
 /** The command of a README that installs what its program imports. */

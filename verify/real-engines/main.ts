@@ -5,10 +5,11 @@
 //   npm run verify -- engines [NAME…] [--json]
 import { mkdirSync, rmSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { messageOf } from '@floe-rl/core';
 import type { EngineKind, EngineSpecInput } from '@floe-rl/core/schema';
 import { countTests, type TestCounts } from '../../tools/vitest.ts';
+import { readOptions, refuseUnknown } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { freePort } from '../services/ports.ts';
 import {
   ENGINES_HOME,
@@ -130,27 +131,16 @@ async function serve(name: string, { install, command }: Engine, model: Model): 
 
 type Row = readonly [name: string, version: string, state: string];
 
-const { values: options, positionals } = parseArgs({
-  options: { json: { type: 'boolean', default: false } },
-  allowPositionals: true,
-});
-const unknown = positionals.find((name) => !Object.hasOwn(ENGINES, name));
-if (unknown !== undefined) {
-  console.error(`${unknown} is none of ${Object.keys(ENGINES).join(', ')}`);
-  process.exit(2);
-}
+const { names, json } = readOptions({}, { takesNames: true });
+refuseUnknown('engine', names, Object.keys(ENGINES));
 const model = installModel();
 const rows: Row[] = [];
 const tested: TestedEngine[] = [];
 const running: RunningServer[] = [];
 let counts: TestCounts = { passed: 0, failed: 0 };
-const stopAll = async (): Promise<void> => {
-  await Promise.all(running.splice(0).map((server) => server.stop()));
-};
-for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => stopAll().finally(() => process.exit(130)));
 try {
   for (const [name, engine] of Object.entries(ENGINES)) {
-    if (positionals.length > 0 && !positionals.includes(name)) continue;
+    if (names.length > 0 && !names.includes(name)) continue;
     try {
       const server = await serve(name, engine, model);
       running.push(server);
@@ -171,12 +161,13 @@ try {
     counts = await countTests(args, { FLOE_REAL_ENGINES: JSON.stringify(tested) });
   }
 } finally {
-  await stopAll();
+  await Promise.all(running.map((server) => server.stop()));
 }
 for (const [name, version, state] of rows) console.log(`${name.padEnd(10)} ${version.padEnd(24)} ${state}`);
-console.log(`${counts.passed} passed, ${counts.failed} failed`);
-if (options.json) {
-  const engines = rows.map(([name, version, state]) => ({ name, version, state }));
-  console.log(JSON.stringify({ ...counts, engines }));
-}
-process.exitCode = counts.failed > 0 || counts.passed === 0 ? 1 : 0;
+const engines = rows.map(([name, version, state]) => ({ name, version, state }));
+conclude({
+  line: `${counts.passed} passed, ${counts.failed} failed`,
+  keys: { ...counts, engines },
+  isPassed: counts.failed === 0 && counts.passed > 0,
+  json,
+});

@@ -7,28 +7,24 @@
 // Apptainer, and Podman a second time, run as a user without root privileges. `--only` selects the runtimes whose name contains TEXT.
 
 import { spawnSync } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import type { RuntimeBackend } from '@floe-rl/core/schema';
 import type { Enforcement, LimitField } from '#sandbox/api/runtime';
 import { cellKeys, measureCells } from '../../bench/tools/cells.ts';
 import { measureShells, shellKeys } from '../../bench/tools/shells.ts';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { vitestProgram } from '../../tools/vitest.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { firstMissing } from '../services/container-engine.ts';
 import { installJupyter } from '../services/jupyter.ts';
 import { TOOLS } from '../services/tools.ts';
-import { asUnprivilegedUser, unprivilegedMissing } from '../services/unprivileged.ts';
+import { runNode, unprivilegedMissing } from '../services/unprivileged.ts';
 import type { Measurement } from './measure.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({ args: [...args], options: { only: { type: 'string', default: '' } } });
+const { options, json } = readOptions({ only: { type: 'string', default: '' } });
 
 const isRoot = process.getuid?.() === 0;
-/** Maximum number of bytes of the output of a program. */
-const MAX_OUTPUT = 256 * 1024 * 1024;
 
 /** Debian packages of the runtimes, by a program of each. */
 const PACKAGES = { bwrap: 'bubblewrap', dockerd: 'docker.io', runc: 'runc', podman: 'podman', newuidmap: 'uidmap' };
@@ -69,66 +65,43 @@ function install(): void {
   }
 }
 
-/** Runs a Node program as the user of the variant. Returns its standard output, and the end of its error output when it failed. */
-function runNode(
-  { asUser }: Variant,
-  argv: readonly string[],
-): { readonly stdout: string; readonly error: string | null } {
-  const command = asUser
-    ? asUnprivilegedUser([process.execPath, ...argv])
-    : { program: process.execPath, args: argv, env: process.env, remove: () => {} };
-  try {
-    const { status, stdout, stderr } = spawnSync(command.program, command.args, {
-      ...{ cwd: repositoryRoot(), env: command.env, encoding: 'utf8', maxBuffer: MAX_OUTPUT },
-    });
-    return { stdout, error: status === 0 ? null : stderr.trim().slice(-2_000) };
-  } finally {
-    command.remove();
-  }
-}
-
-function runTests(variant: Variant): Omit<Row, 'measurement'> {
-  const { name, backend } = variant;
+async function runTests({ name, backend, asUser }: Variant): Promise<Omit<Row, 'measurement'>> {
   const file =
     backend === 'none'
       ? 'packages/sandbox/test/integration/backends/none.test.ts'
       : 'packages/sandbox/test/integration/backends/contract.test.ts';
   const reporter = '--reporter=./tools/summary-reporter.ts';
   const vitest = [vitestProgram(), 'run', file, reporter, '--no-cache', '--configLoader', 'runner'];
-  const { stdout, error } = runNode(variant, [...vitest, '-t', `the ${backend} runtime`]);
+  const { stdout } = await runNode([...vitest, '-t', `the ${backend} runtime`], { asUser });
   const closing = /^(\d+) passed, (\d+) failed$/m.exec(stdout);
   const [passed, failed] = closing === null ? [0, 1] : [Number(closing[1]), Number(closing[2])];
-  if (failed > 0) printFailure(name, `${stdout}\n${error ?? ''}`);
+  if (failed > 0) console.log(`FAILED ${name}\n${stdout}`);
   if (passed + failed > 0) return { name, passed, failed, skipped: null };
   // Tests of other runtimes are left out without a reason.
   const reason = /^ *\d+ tests?: (?!no reason given)(.*)$/m.exec(stdout)?.[1];
   return { name, passed, failed, skipped: reason ?? 'its tests were skipped' };
 }
 
-function printFailure(what: string, why: string): void {
-  console.log(`FAILED ${what}\n${why}`);
-}
-
-function measure(variant: Variant): Measurement | null {
+async function measure({ name, backend, asUser }: Variant): Promise<Measurement | null> {
   const program = join(repositoryRoot(), '.build', 'verify', 'runtimes', 'measure.js');
-  const { stdout, error } = runNode(variant, [program, variant.backend]);
-  if (error === null) return JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as Measurement;
-  printFailure(`${variant.name}: measurement`, error);
+  const { status, stdout } = await runNode([program, backend], { asUser });
+  if (status === 0) return JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as Measurement;
+  console.log(`FAILED ${name}: the measurement ended with ${status}`);
   return null;
 }
 
-function run(variant: Variant): Row {
+async function run(variant: Variant): Promise<Row> {
   const { name, asUser } = variant;
   console.log(`▸ ${name}`);
   const missing = asUser ? unprivilegedMissing() : null;
-  const tests = missing === null ? runTests(variant) : { name, passed: 0, failed: 0, skipped: missing };
+  const tests = missing === null ? await runTests(variant) : { name, passed: 0, failed: 0, skipped: missing };
   if (tests.skipped !== null) console.log(`${name} is skipped, because ${tests.skipped}`);
-  const measurement = tests.skipped === null ? measure(variant) : null;
+  const measurement = tests.skipped === null ? await measure(variant) : null;
   const isBroken = tests.skipped === null && measurement === null;
   return { ...tests, failed: tests.failed + (isBroken ? 1 : 0), measurement };
 }
 
-function tableOf(rows: readonly Row[]): string {
+function runtimeTable(rows: readonly Row[]): string {
   const limits: readonly LimitField[] = ['memory_mb', 'max_processes', 'cpus', 'storage_mb', 'max_output_mb'];
   const head = ['runtime', 'isolation', ...limits, 'networks', 'gateway may be', 'snapshots'];
   const cells = rows.map(({ name, measurement, passed, failed }) => {
@@ -160,7 +133,7 @@ function tableOf(rows: readonly Row[]): string {
     'memory MiB',
     'tests',
   ];
-  return [titles, titles.map(() => '---'), ...cells].map((row) => `| ${row.join(' | ')} |`).join('\n');
+  return tableOf(titles, cells);
 }
 
 const PRIVILEGES = { any: 'any user', engine: 'a user of the engine', not_root: 'any user but root' };
@@ -185,7 +158,8 @@ async function toolKeys(): Promise<Record<string, number | null>> {
 }
 
 install();
-const rows = VARIANTS.filter(({ name }) => name.includes(options.only)).map(run);
+const rows: Row[] = [];
+for (const variant of VARIANTS.filter(({ name }) => name.includes(options.only))) rows.push(await run(variant));
 const sum = (of: (row: Row) => number): number => rows.reduce((total, row) => total + of(row), 0);
 const totals = {
   ran: rows.filter(({ skipped }) => skipped === null).length,
@@ -203,8 +177,6 @@ const keys = {
   ...(options.only === '' ? await toolKeys() : NO_TOOL_KEYS),
   runtimes: rows,
 };
-console.log(`\n${tableOf(rows)}\n`);
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(keys, null, 2)}\n`);
-console.log(`runtimes: ${totals.ran} ran, ${totals.passed} passed, ${totals.failed} failed, ${totals.skipped} skipped`);
-if (json.line) console.log(JSON.stringify(keys));
-if (totals.failed > 0 || totals.ran === 0) process.exitCode = 1;
+console.log(`\n${runtimeTable(rows)}\n`);
+const line = `runtimes: ${totals.ran} ran, ${totals.passed} passed, ${totals.failed} failed, ${totals.skipped} skipped`;
+conclude({ line, keys, isPassed: totals.failed === 0 && totals.ran > 0, json });

@@ -45,6 +45,17 @@ export async function openRuntime(
   }
 }
 
+/** Resolves to the reason why a runtime that needs no container engine does not work for this user; `null` when it does. */
+export async function runtimeProblem(backend: RuntimeBackend, stateDir: string): Promise<string | null> {
+  const { provider, close } = await openRuntime(backend, stateDir, { name: '', directory: '' });
+  try {
+    const problem = await provider.probe();
+    return problem === null ? null : `${problem.problem}: ${problem.remedy}`;
+  } finally {
+    await close();
+  }
+}
+
 async function startEngine(backend: RuntimeBackend): Promise<PrivateEngine | null> {
   if (backend === 'docker') return startDockerDaemon();
   return backend === 'podman' ? startPodmanService() : null;

@@ -1,8 +1,11 @@
 // Runs a program as a user without root privileges, for back ends and tests that depend on the user.
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { repositoryRoot } from '../../tools/repository.ts';
 import { findTool } from './tools.ts';
 
 /** Id of the user without privileges. No system assigns this id, and the user owns no file. */
@@ -73,4 +76,36 @@ export function asUnprivilegedUser(
     },
     remove: () => rmSync(home, { recursive: true, force: true }),
   };
+}
+
+/** How {@link runNode} runs a program. */
+export type RunOptions = {
+  /** Whether the program runs as the user without privileges. The default is this user. */
+  readonly asUser?: boolean;
+  /** Folders of root that the user without privileges sees in its home directory, by their names there. */
+  readonly folders?: Readonly<Record<string, string>>;
+  /** Returns further variables of the user without privileges, from the path of its home directory. */
+  readonly env?: (home: string) => Readonly<Record<string, string>>;
+};
+
+/** Runs Node with the arguments `argv` in the root of this checkout, and resolves to what it printed on its standard output. */
+export async function runNode(
+  argv: readonly string[],
+  { asUser = false, folders = {}, env = () => ({}) }: RunOptions = {},
+): Promise<{ readonly status: number | null; readonly stdout: string }> {
+  const command = asUser
+    ? asUnprivilegedUser([process.execPath, ...argv], folders)
+    : { program: process.execPath, args: argv, env: process.env, remove: () => {} };
+  try {
+    const child = spawn(command.program, command.args, {
+      ...{ cwd: repositoryRoot(), env: { ...command.env, ...env(command.env.HOME ?? '') } },
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const ended = once(child, 'close');
+    const stdout = await text(child.stdout);
+    const [status] = await ended;
+    return { status, stdout };
+  } finally {
+    command.remove();
+  }
 }

@@ -11,9 +11,10 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { parseArgs } from 'node:util';
 import { ensureLockedPackages } from '../../tools/locked-packages.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { EQUIVALENT_MUTANTS, isSameChange } from './equivalent.ts';
 import { allMutants, draw, keyOf, type Mutant, mutatedFiles, roomOf } from './mutants.ts';
 import { FOLDER, loadStryker, packageUrl } from './packages.ts';
@@ -44,20 +45,17 @@ const QUICK_MUTANTS = 40;
 /** Folders that the tests do not read. They are left out of the copy of the repository in which the tests run. */
 const NOT_COPIED = ['.build', '.floe', 'deploy', 'docs'];
 
-const { values: options } = parseArgs({
-  options: {
-    mutants: { type: 'string' },
-    seed: { type: 'string', default: '1' },
-    quick: { type: 'boolean', default: false },
-    fast: { type: 'boolean', default: false },
-    room: { type: 'string', multiple: true, default: [] },
-    file: { type: 'string', multiple: true, default: [] },
-    survivors: { type: 'string' },
-    tests: { type: 'string', multiple: true, default: [] },
-    jobs: { type: 'string', default: String(availableParallelism()) },
-    incremental: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  mutants: { type: 'string' },
+  seed: { type: 'string', default: '1' },
+  quick: { type: 'boolean', default: false },
+  fast: { type: 'boolean', default: false },
+  room: { type: 'string', multiple: true, default: [] },
+  file: { type: 'string', multiple: true, default: [] },
+  survivors: { type: 'string' },
+  tests: { type: 'string', multiple: true, default: [] },
+  jobs: { type: 'string', default: String(availableParallelism()) },
+  incremental: { type: 'boolean', default: false },
 });
 
 /** Returns the mutants to test: randomly drawn ones, or those in the file that `--survivors` names. */
@@ -211,6 +209,9 @@ if (survivors.length > 0) {
 }
 reportEntries(mutants, files);
 const { sampled, killed, equivalent: equivalentCount, score } = countsOf(results);
-console.log(`\nstryker: ${sampled} sampled, ${killed} killed, ${equivalentCount} equivalent, score ${score} %`);
-if (options.json) console.log(JSON.stringify({ sampled, killed, equivalent: equivalentCount, score }));
-if (score < (options.quick ? QUICK_MINIMUM_SCORE : MINIMUM_SCORE)) process.exitCode = 1;
+conclude({
+  line: `\nstryker: ${sampled} sampled, ${killed} killed, ${equivalentCount} equivalent, score ${score} %`,
+  keys: { sampled, killed, equivalent: equivalentCount, score },
+  isPassed: score >= (options.quick ? QUICK_MINIMUM_SCORE : MINIMUM_SCORE),
+  json,
+});

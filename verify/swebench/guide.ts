@@ -5,23 +5,22 @@
 //
 //   npm run verify -- swebench-guide [--json [FILE]]
 
-import { type ChildProcess, spawn } from 'node:child_process';
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { sleep, systemClock } from '@floe-rl/core';
 import { loadScenarios, startSim } from '@floe-rl/sim';
 import { sweBenchImage } from '#data/datasets/images';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { debianImageMissing, makeDebianImage } from '../fixtures/debian-image.ts';
+import { blocksOf, isShell } from '../pages/blocks.ts';
+import { runPage } from '../pages/page-run.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';
-import { freePort } from '../services/ports.ts';
 import { run, type Venv, venvAt } from '../services/venv.ts';
 
-const { json } = takeJsonOption(process.argv.slice(2));
+const { json } = readOptions({});
 
-const GUIDE = join(repositoryRoot(), 'docs', 'guides', 'run-swe-bench-rows.md');
 const SOURCES = join(repositoryRoot(), 'verify', 'swebench');
 const DJANGO = 'Django==2.2.28';
 /** Python packages: what Django needs, and what the guide uses to convert the rows. */
@@ -39,9 +38,8 @@ const ROWS = {
 const SAMPLES = 4;
 /** Rows that `floe generate` gets: the one of step 2, which the simulated engine resolves. */
 const GENERATED_ROWS = 1;
-/** Maximum time in milliseconds until `floe up` listens. */
-const START_TIMEOUT_MS = 60_000;
-const POLL_INTERVAL_MS = 200;
+/** Maximum time in milliseconds for all commands of the guide. */
+const LIMIT_MS = 1_800_000;
 
 const TESTS = 'auth_tests.test_validators.UsernameValidatorsTests';
 const TEST_PATCH = `diff --git a/tests/auth_tests/test_validators.py b/tests/auth_tests/test_validators.py
@@ -100,73 +98,6 @@ function makeImage(dir: string, { pip }: Venv): { readonly root: string; readonl
   return { root, commit: git('rev-parse', 'HEAD') };
 }
 
-/** Returns the commands of the guide, a text for each block. */
-function commandsOf(guide: string): string[] {
-  return [...guide.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, block = '']) => block);
-}
-
-/** Makes the program `floe` of the guide: this checkout, with a data directory and a Docker daemon of its own. */
-function makeProgram(dir: string, socketPath: string, port: number): string {
-  const bin = join(dir, 'bin');
-  mkdirSync(bin);
-  const main = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
-  const own = `--port ${port} --dir ${join(dir, 'data')} --docker-socket ${socketPath} --log-level warn`;
-  const lines = ['#!/bin/sh', `[ "$1" = up ] && set -- "$@" ${own}`, `exec '${process.execPath}' '${main}' "$@"`, ''];
-  writeFileSync(join(bin, 'floe'), lines.join('\n'));
-  chmodSync(join(bin, 'floe'), 0o755);
-  return bin;
-}
-
-/** Starts a command of the guide. */
-function start(command: string, dir: string, env: NodeJS.ProcessEnv): ChildProcess {
-  process.stdout.write(`▸ ${command.trimEnd().replaceAll('\n', '\n  ')}\n`);
-  // A server runs until it is interrupted, so it takes the place of the shell, and gets its signals.
-  const line = isServer(command) ? `exec ${command}` : command;
-  return spawn('bash', ['-euo', 'pipefail', '-c', line], { cwd: dir, env, stdio: ['ignore', 'inherit', 'inherit'] });
-}
-
-function isServer(command: string): boolean {
-  return command.startsWith('floe up ');
-}
-
-function statusOf(child: ChildProcess): Promise<number | null> {
-  return new Promise((resolve) => child.once('exit', resolve));
-}
-
-async function becameReady(url: string): Promise<void> {
-  const giveUpMs = systemClock.monotonicMs() + START_TIMEOUT_MS;
-  while (
-    !(await fetch(`${url}/health`).then(
-      ({ ok }) => ok,
-      () => false,
-    ))
-  ) {
-    if (systemClock.monotonicMs() > giveUpMs) throw new Error(`${url} does not respond`);
-    await sleep(systemClock, POLL_INTERVAL_MS);
-  }
-}
-
-async function runGuide(commands: readonly string[], dir: string, env: NodeJS.ProcessEnv): Promise<void> {
-  const servers: ChildProcess[] = [];
-  try {
-    for (const command of commands) {
-      const child = start(command, dir, env);
-      if (isServer(command)) {
-        servers.push(child);
-        await becameReady(env.FLOE_URL ?? '');
-        continue;
-      }
-      const status = await statusOf(child);
-      if (status !== 0) throw new Error(`the command ended with ${status}`);
-    }
-  } finally {
-    for (const server of servers) {
-      server.kill('SIGTERM');
-      await statusOf(server);
-    }
-  }
-}
-
 /** Whether a session has the reward that its row should get, and a trace to train on. */
 function isAsExpected({ reward, metadata, trajectory }: Result): boolean {
   const row = ROWS[metadata.instance_id as keyof typeof ROWS];
@@ -188,16 +119,20 @@ async function main(dir: string): Promise<void> {
     writeFileSync(join(dir, 'rows.json'), JSON.stringify(rows));
     const toParquet = 'import pandas; pandas.read_json("rows.json", dtype=False).to_parquet("test.parquet")';
     run('bash', ['-c', `cd '${dir}' && '${venv.python}' -c '${toParquet}'`]);
-    const port = await freePort();
-    const bin = makeProgram(dir, daemon.socketPath, port);
-    const commands = commandsOf(readFileSync(GUIDE, 'utf8')).map((text) => text.replace('http://gpu:8000', sim.url));
-    await runGuide(commands, dir, {
-      ...process.env,
-      PATH: `${bin}:${join(venv.dir, 'bin')}:${process.env.PATH}`,
-      FLOE_URL: `http://127.0.0.1:${port}`,
-      FLOE_HOME: join(dir, 'home'),
+    const page = 'docs/guides/run-swe-bench-rows.md';
+    const blocks = blocksOf(page, readFileSync(join(repositoryRoot(), page), 'utf8'))
+      .filter(({ language }) => isShell(language))
+      .map((block) => ({ ...block, notRun: null, file: null }));
+    const results = await runPage(blocks, {
+      ...{ dir, limitMs: LIMIT_MS, ports: { 8000: Number(new URL(sim.url).port) } },
+      prepare: (place) => cpSync(join(dir, 'test.parquet'), join(place, 'test.parquet')),
+      up: ['--dir', join(dir, 'data'), '--docker-socket', daemon.socketPath],
+      env: { PATH: `${join(dir, 'bin')}:${join(venv.dir, 'bin')}:${process.env.PATH}` },
     });
-    report(commands.length, readResults(dir), readGenerated(dir));
+    for (const { block, failure } of results) {
+      if (failure !== null) throw new Error(`${page}:${block.line} ${failure}`);
+    }
+    report(results.length, readResults(join(dir, 'page')), readGenerated(join(dir, 'page')));
   } finally {
     await sim.close();
     await daemon.stop();
@@ -224,12 +159,12 @@ function report(commands: number, results: readonly Result[], generated: number)
     as_expected: results.filter(isAsExpected).length,
     generated,
   };
-  console.log(
-    `swebench-guide: commands ${commands}, sessions ${keys.sessions}, resolved ${resolved}, as expected ${keys.as_expected}, rows generated ${generated}`,
-  );
-  if (json.line) console.log(JSON.stringify(keys));
-  if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(keys)}\n`);
-  if (keys.as_expected !== SAMPLES * Object.keys(ROWS).length || generated !== GENERATED_ROWS) process.exitCode = 1;
+  conclude({
+    line: `swebench-guide: commands ${commands}, sessions ${keys.sessions}, resolved ${resolved}, as expected ${keys.as_expected}, rows generated ${generated}`,
+    keys,
+    isPassed: keys.as_expected === SAMPLES * Object.keys(ROWS).length && generated === GENERATED_ROWS,
+    json,
+  });
 }
 
 const reason = (await dockerMissing()) ?? debianImageMissing(PACKAGES);

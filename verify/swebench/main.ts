@@ -6,24 +6,19 @@
 // The logs are the texts in the tests of the package's source archive, given to every parser, and N logs for each format (20 by default),
 // drawn from `sample-lines.ts`; both also shuffled, cut, duplicated, coloured, with other statuses and in other ways (`cases.ts`). `--only`
 // selects the parsers whose name contains TEXT.
-import { writeFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
 import { seededRandom } from '@floe-rl/core';
 import { grade } from '#evaluators/swebench/grading';
 import { readLog } from '#evaluators/swebench/log';
 import { type LogParserName, logParser } from '#evaluators/swebench/parsers/registry';
-import { takeJsonOption } from '../../tools/json-option.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { casesFor } from './cases.ts';
 import { type Case, installOfficial, type Official, type OfficialResult } from './package.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: {
-    logs: { type: 'string', default: '20' },
-    seed: { type: 'string', default: '1' },
-    only: { type: 'string', default: '' },
-  },
+const { options, json } = readOptions({
+  logs: { type: 'string', default: '20' },
+  seed: { type: 'string', default: '1' },
+  only: { type: 'string', default: '' },
 });
 
 /** Maximum number of differences that are printed. */
@@ -123,8 +118,8 @@ const LOG = /\n|PASS|FAIL|SKIP|ERROR|BUILD|>>>>>|[✓✕○]/;
 
 const official = installOfficial();
 if (official === null) {
-  console.log('swebench: skipped, because swebench cannot be installed: PyPI cannot be reached');
-  if (json.line) console.log(JSON.stringify({ cases: 0, agree: 0 }));
+  const line = 'swebench: skipped, because swebench cannot be installed: PyPI cannot be reached';
+  conclude({ line, keys: { cases: 0, agree: 0 }, isPassed: true, json });
 } else {
   const texts = official.texts.filter((text) => LOG.test(text));
   const printed = { count: 0 };
@@ -132,14 +127,15 @@ if (official === null) {
   for (const parser of official.parsers.filter((name) => name.includes(options.only))) {
     rows.push(await compare(parser, official, texts, printed));
   }
-  console.log('\n| parser | cases | agree | statuses | resolved | unreadable |\n|---|---|---|---|---|---|');
-  for (const { parser, cases, agree, statuses, resolved, unreadable } of rows) {
-    console.log(`| ${[parser, cases, agree, statuses, resolved, unreadable].join(' | ')} |`);
-  }
+  const cells = rows.map((row) => [row.parser, row.cases, row.agree, row.statuses, row.resolved, row.unreadable]);
+  console.log(`\n${tableOf(['parser', 'cases', 'agree', 'statuses', 'resolved', 'unreadable'], cells)}\n`);
   const cases = rows.reduce((sum, row) => sum + row.cases, 0);
   const agree = rows.reduce((sum, row) => sum + row.agree, 0);
-  console.log(`\nswebench: cases ${cases}, agree ${agree}`);
-  if (json.line) console.log(JSON.stringify({ cases, agree }));
-  if (json.file !== null) writeFileSync(json.file, `${JSON.stringify({ cases, agree, rows }, null, 1)}\n`);
-  if (cases === 0 || agree !== cases) process.exitCode = 1;
+  conclude({
+    line: `swebench: cases ${cases}, agree ${agree}`,
+    keys: { cases, agree },
+    details: { cases, agree, rows },
+    isPassed: cases > 0 && agree === cases,
+    json,
+  });
 }

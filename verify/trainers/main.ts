@@ -13,11 +13,11 @@
 
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { Semaphore, seededRandom } from '@floe-rl/core';
 import type { SessionResult } from '@floe-rl/core/schema';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
+import { readOptions, refuseUnknown } from '../runner/options.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { run } from '../services/venv.ts';
 import { exportFiles, writeFiles, writeOwnRows } from './exports.ts';
 import { ENVIRONMENTS, type EnvironmentName, INSTALL_COMMAND, installEnvironment, installedPython } from './install.ts';
@@ -25,19 +25,15 @@ import { SABOTAGES, type Sabotage, sabotaged, sabotagedResults } from './sabotag
 import { allTrainers, type Report, runTrainer, type Trainer, withSources } from './trainers.ts';
 import { GROUP_SIZE, randomTrajectories, VOCABULARY, withLogprobs } from './trajectories.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({
-  args: [...args],
-  options: {
-    only: { type: 'string', multiple: true, default: [] },
-    source: { type: 'string', multiple: true, default: [] },
-    rows: { type: 'string', default: '1000' },
-    seed: { type: 'string', default: '1' },
-    jobs: { type: 'string', default: '2' },
-    quick: { type: 'boolean', default: false },
-    install: { type: 'boolean', default: false },
-    sabotage: { type: 'string' },
-  },
+const { options, json } = readOptions({
+  only: { type: 'string', multiple: true, default: [] },
+  source: { type: 'string', multiple: true, default: [] },
+  rows: { type: 'string', default: '1000' },
+  seed: { type: 'string', default: '1' },
+  jobs: { type: 'string', default: '2' },
+  quick: { type: 'boolean', default: false },
+  install: { type: 'boolean', default: false },
+  sabotage: { type: 'string' },
 });
 
 /** Folder of the exported files, the tiny model and the logs of the programs. */
@@ -50,26 +46,19 @@ type Row = { readonly name: string; readonly report: Report | null; readonly not
 
 function selectedTrainers(): Trainer[] {
   const trainers = allTrainers();
-  const unknown = options.only.find((name) => !trainers.some((trainer) => trainer.name === name));
-  if (unknown !== undefined) {
-    console.error(`there is no trainer "${unknown}"; there are ${trainers.map(({ name }) => name).join(', ')}`);
-    process.exit(2);
-  }
+  refuseUnknown(
+    'trainer',
+    options.only,
+    trainers.map(({ name }) => name),
+  );
   const selected = options.only.length === 0 ? trainers : trainers.filter(({ name }) => options.only.includes(name));
-  try {
-    return withSources(selected, options.source);
-  } catch (error) {
-    console.error(error instanceof Error ? error.message : error);
-    process.exit(2);
-  }
+  return withSources(selected, options.source);
 }
 
 function selectedSabotage(): Sabotage | null {
   if (options.sabotage === undefined) return null;
-  const found = SABOTAGES.find((sabotage) => sabotage === options.sabotage);
-  if (found !== undefined) return found;
-  console.error(`--sabotage must be one of ${SABOTAGES.join(', ')}`);
-  process.exit(2);
+  refuseUnknown('sabotage', [options.sabotage], SABOTAGES);
+  return SABOTAGES.find((sabotage) => sabotage === options.sabotage) ?? null;
 }
 
 /** Installs the environments that are missing. Returns whether all could be installed. */
@@ -151,26 +140,14 @@ async function tested(trainer: Trainer): Promise<Row> {
 }
 
 function printTable(rows: readonly Row[]): void {
-  console.log('| name | trainer | version | how it was tested | rows | passed | failed | largest difference |');
-  console.log('|---|---|---|---|---|---|---|---|');
-  for (const { name, report, note } of rows) {
-    if (report === null) console.log(`| ${name} | | | ${note} | | | | |`);
-    else {
-      const { trainer, version, how, passed, failed, largest_difference: difference } = report;
-      const standIns = report.stand_ins.length === 0 ? '' : `, with stand-ins for ${report.stand_ins.join(', ')}`;
-      const cells = [
-        name,
-        trainer,
-        version,
-        how + standIns,
-        report.rows,
-        passed,
-        failed,
-        difference?.toExponential(1) ?? '–',
-      ];
-      console.log(`| ${cells.join(' | ')} |`);
-    }
-  }
+  const head = ['name', 'trainer', 'version', 'how it was tested', 'rows', 'passed', 'failed', 'largest difference'];
+  const cells = rows.map(({ name, report, note }) => {
+    if (report === null) return [name, '', '', note ?? '', '', '', '', ''];
+    const { trainer, version, how, passed, failed, largest_difference: difference } = report;
+    const standIns = report.stand_ins.length === 0 ? '' : `, with stand-ins for ${report.stand_ins.join(', ')}`;
+    return [name, trainer, version, how + standIns, report.rows, passed, failed, difference?.toExponential(1) ?? '–'];
+  });
+  console.log(tableOf(head, cells));
   for (const { name, report } of rows) {
     for (const failure of report?.failures.slice(0, MAX_PRINTED) ?? []) console.log(`${name}: ${failure}`);
   }
@@ -206,12 +183,14 @@ const totals = {
 };
 const caught = reports.filter(({ failed }) => failed > 0).length;
 const skipped = rows.length - reports.length - crashed;
-if (sabotage === null) {
-  const { real_steps: steps, passed, failed } = totals;
-  console.log(`\ntrainers: ${totals.trainers} trainers, ${steps} real steps, ${passed} passed, ${failed} failed`);
-} else console.log(`\nsabotage ${sabotage}: ${caught} of ${rows.length - skipped} trainers reported it`);
-const details = { ...totals, rows: rows.map(({ name, report, note }) => ({ name, ...(report ?? {}), note })) };
-if (json.line) console.log(JSON.stringify(details));
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(details, null, 1)}\n`);
-const isGood = sabotage === null ? totals.failed === 0 : caught === rows.length - skipped;
-if (!isGood || reports.length === 0) process.exitCode = 1;
+const { real_steps: steps, passed, failed } = totals;
+const isGood = sabotage === null ? failed === 0 : caught === rows.length - skipped;
+conclude({
+  line:
+    sabotage === null
+      ? `\ntrainers: ${totals.trainers} trainers, ${steps} real steps, ${passed} passed, ${failed} failed`
+      : `\nsabotage ${sabotage}: ${caught} of ${rows.length - skipped} trainers reported it`,
+  keys: { ...totals, rows: rows.map(({ name, report, note }) => ({ name, ...(report ?? {}), note })) },
+  isPassed: isGood && reports.length > 0,
+  json,
+});

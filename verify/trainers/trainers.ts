@@ -4,6 +4,7 @@ import { createWriteStream, existsSync, readdirSync, readFileSync, statSync } fr
 import { basename, dirname, join, resolve } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { finished } from 'node:stream/promises';
+import { FloeError } from '@floe-rl/core';
 import { z } from 'zod';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { type EnvironmentName, uvProgram } from './install.ts';
@@ -56,16 +57,21 @@ export function withSources(trainers: readonly Trainer[], texts: readonly string
   const sources = new Map(
     texts.map((given) => {
       const at = given.indexOf('=');
-      if (at < 1 || at === given.length - 1) throw new Error(`--source must be NAME=PATH, and not ${given}`);
+      if (at < 1 || at === given.length - 1)
+        throw new FloeError('bad_request', `--source must be NAME=PATH, and not ${given}`);
       return [given.slice(0, at), resolve(given.slice(at + 1))];
     }),
   );
   const readers = trainers.filter(({ program }) => dirname(program) === VALIDATORS).map(({ name }) => name);
   for (const [name, path] of sources) {
     if (!readers.includes(name)) {
-      throw new Error(`--source ${name}: the selected trainers with a source are ${readers.join(', ')}`);
+      throw new FloeError(
+        'bad_request',
+        `--source ${name}: the selected trainers with a source are ${readers.join(', ')}`,
+      );
     }
-    if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) throw new Error(`${path} is no folder`);
+    if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true)
+      throw new FloeError('bad_request', `${path} is no folder`);
   }
   return trainers.map((trainer) => {
     const source = sources.get(trainer.name);

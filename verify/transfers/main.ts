@@ -7,22 +7,20 @@
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { seededRandom } from '@floe-rl/core';
-import { Progress } from '../faults/progress.ts';
+import { readOptions } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import { conclude, tableOf } from '../runner/report.ts';
 import { archiveCases } from './archive-cases.ts';
 import { BENCHES, Bench } from './bench.ts';
 import { type Case, type Finding, judge } from './case.ts';
 import { Guard } from './guard.ts';
 import { hazardCases, patchCases, sourceCases } from './sandbox-cases.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    runtime: { type: 'string' },
-    only: { type: 'string', default: '' },
-    seed: { type: 'string', default: '1' },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  runtime: { type: 'string' },
+  only: { type: 'string', default: '' },
+  seed: { type: 'string', default: '1' },
 });
 
 const progress = new Progress();
@@ -62,16 +60,15 @@ async function main(dir: string): Promise<void> {
 
 function report(findings: readonly Finding[]): void {
   const backends = [...new Set(findings.map(({ backend }) => backend))];
-  progress.print('\n| where | cases | held |\n|---|---|---|');
-  for (const backend of backends) {
+  const rows = backends.map((backend) => {
     const own = findings.filter((finding) => finding.backend === backend);
-    progress.print(`| ${backend} | ${own.length} | ${own.filter(({ seen }) => seen.length === 0).length} |`);
-  }
+    return [backend, own.length, own.filter(({ seen }) => seen.length === 0).length];
+  });
+  progress.print(`\n${tableOf(['where', 'cases', 'held'], rows)}\n`);
   const held = findings.filter(({ seen }) => seen.length === 0).length;
   const totals = { cases: findings.length, held, broke: findings.length - held };
-  console.log(`\ntransfers: ${totals.cases} cases, ${totals.held} held, ${totals.broke} broke`);
-  if (options.json) console.log(JSON.stringify(totals));
-  if (totals.broke > 0 || totals.cases === 0) process.exitCode = 1;
+  const line = `transfers: ${totals.cases} cases, ${totals.held} held, ${totals.broke} broke`;
+  conclude({ line, keys: totals, isPassed: totals.broke === 0 && totals.cases > 0, json });
 }
 
 const dir = await mkdtemp(join(tmpdir(), 'floe-transfers-'));

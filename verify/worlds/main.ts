@@ -6,29 +6,22 @@
 //   npm run verify -- worlds --install     (packages of PyPI)
 //
 // Ends with "worlds: N ran, P passed, F failed, S skipped". Plays at servers whose packages are missing are skipped.
-import { writeFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
 import { checkAgainstLedger, startTestService } from '#floe/testing/index';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { resultsOf } from '../envs/results.ts';
+import { Checks } from '../runner/checks.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { PLAYS, type Play, problemOf, scenarioOf, taskOf } from './plays.ts';
 import { installServers, type RunningServer, SERVERS, startWorldServer } from './servers.ts';
 
-const { args, json } = takeJsonOption(process.argv.slice(2));
-const { values: options } = parseArgs({ args: [...args], options: { install: { type: 'boolean', default: false } } });
+const { options, json } = readOptions({ install: { type: 'boolean', default: false } });
 if (options.install) {
   installServers();
   process.exit(0);
 }
 
-const counts = { ran: 0, passed: 0, failed: 0, skipped: 0 };
-
-function report(name: string, problem: string | null): void {
-  counts.ran++;
-  if (problem === null) counts.passed++;
-  else counts.failed++;
-  console.log(problem === null ? `passed  ${name}` : `FAILED  ${name}\n        ${problem}`);
-}
+const checks = new Checks();
+const report = (name: string, problem: string | null): void => checks.report(name, problem === null ? [] : [problem]);
 
 const servers = new Map<string, RunningServer>();
 for (const server of SERVERS) {
@@ -62,8 +55,7 @@ try {
       report(play.name, await run(play));
       continue;
     }
-    counts.skipped++;
-    console.log(`skipped ${play.name}: its package is not installed; run npm run verify -- worlds --install`);
+    checks.skip(play.name, 'its package is not installed; run npm run verify -- worlds --install');
   }
   for (const [name, server] of servers) {
     await server.stop();
@@ -74,8 +66,11 @@ try {
   await service.close();
   for (const server of servers.values()) await server.stop();
 }
-const { ran, passed, failed, skipped } = counts;
-console.log(`worlds: ${ran} ran, ${passed} passed, ${failed} failed, ${skipped} skipped`);
-if (json.line) console.log(JSON.stringify(counts));
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(counts, null, 2)}\n`);
-process.exit(failed === 0 ? 0 : 1);
+const { passed, failed, skipped } = checks;
+const counts = { ran: passed + failed, passed, failed, skipped };
+conclude({
+  line: `worlds: ${counts.ran} ran, ${passed} passed, ${failed} failed, ${skipped} skipped`,
+  keys: counts,
+  isPassed: failed === 0,
+  json,
+});

@@ -2,9 +2,9 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { repositoryRoot } from '../../tools/repository.ts';
-import { Child } from '../faults/child.ts';
 import { ECOSYSTEMS } from '../registrations/ecosystems.ts';
 import { installEnvironment, installedPython } from '../registrations/environments.ts';
+import { Child } from '../runner/child.ts';
 
 const PROGRAMS = join(repositoryRoot(), 'verify', 'worlds', 'programs');
 

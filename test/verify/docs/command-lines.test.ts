@@ -1,7 +1,7 @@
 import { Command } from 'commander';
 import { expect, it } from 'vitest';
-import type { Block } from '../../../verify/docs/blocks.ts';
 import { checkCommandLines, startsPrograms } from '../../../verify/docs/command-lines.ts';
+import type { Block } from '../../../verify/pages/blocks.ts';
 
 const program = new Command('floe');
 program.command('up').option('--sim', '').option('--port <port>', '');

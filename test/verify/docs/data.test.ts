@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
-import type { Block } from '../../../verify/docs/blocks.ts';
 import { checkData } from '../../../verify/docs/data.ts';
+import type { Block } from '../../../verify/pages/blocks.ts';
 
 function check(language: string, text: string): { forms: number; problems: string[] } {
   const block: Block = { page: 'a.md', line: 1, language, text, notRun: null, before: '', file: null };

@@ -1,7 +1,7 @@
 import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
 import type { SessionSummary } from '@floe-rl/core/schema';
 import { percentile } from '../../../bench/report.ts';
-import { processesWith } from '../child.ts';
+import { processesWith } from '../../services/processes.ts';
 import { curlAgent, type Service } from '../service.ts';
 import { randomIndex, underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';

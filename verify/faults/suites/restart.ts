@@ -1,7 +1,6 @@
 import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
 import type { SessionView } from '@floe-rl/core/schema';
-import { childrenOf } from '../../services/processes.ts';
-import { killPid, processesWith } from '../child.ts';
+import { childrenOf, killPid, processesWith } from '../../services/processes.ts';
 import { curlAgent, type Service } from '../service.ts';
 import { underTraffic } from '../traffic.ts';
 import { type Trainer, until } from '../trainer.ts';

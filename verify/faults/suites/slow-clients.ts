@@ -1,6 +1,6 @@
 import { connect, type Socket } from 'node:net';
 import { sleep, systemClock } from '@floe-rl/core';
-import { residentKb } from '../child.ts';
+import { residentKb } from '../../services/processes.ts';
 import type { Service } from '../service.ts';
 import { underTraffic } from '../traffic.ts';
 import type { Trainer } from '../trainer.ts';

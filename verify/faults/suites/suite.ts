@@ -1,6 +1,6 @@
 import type { RandomSource } from '@floe-rl/core';
+import type { Progress } from '../../runner/progress.ts';
 import type { PostgresCluster } from '../../services/postgres-cluster.ts';
-import type { Progress } from '../progress.ts';
 import type { SuiteRow } from '../traffic.ts';
 
 export type SuiteRun = {

@@ -18,6 +18,8 @@ export type Block = {
   readonly notRun: string | null;
   /** Code that comes before that of the block; empty for none. */
   readonly before: string;
+  /** Text of the next block, when that is one of `text`: what commands print; `null` for none. */
+  readonly quoted: string | null;
   /** Name of the file that the block is, from a comment before it or in its first line; `null` for none. */
   readonly file: string | null;
 };
@@ -47,6 +49,7 @@ export function blocksOf(page: string, markdown: string): Block[] {
         text: `${text.join('\n')}\n`,
         notRun: marks.get('not run') ?? (isShell(language) ? reasonOfPage : null),
         before: marks.get('before') ?? '',
+        quoted: null,
         file: marks.get('file') ?? FILE_COMMENT.exec(text[0] ?? '')?.[1] ?? null,
       });
       marks = new Map();
@@ -66,7 +69,10 @@ export function blocksOf(page: string, markdown: string): Block[] {
   }
   const [misplaced] = marks.keys();
   if (misplaced !== undefined) throw new Error(`${page}: a mark "${misplaced}" is before no block of code`);
-  return blocks;
+  return blocks.map((block, index) => {
+    const next = blocks[index + 1];
+    return next?.language === 'text' ? { ...block, quoted: next.text } : block;
+  });
 }
 
 export function isShell(language: string): boolean {

@@ -2,23 +2,23 @@
 // cells of those in JavaScript are joined to a module, which Node runs, because no kernel for Node can be installed without a build.
 // Ends with "notebooks: N notebooks, C cells, F failed".
 
-import { spawn, spawnSync } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
-import { takeJsonOption } from '../../tools/json-option.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
-import { freePort } from '../services/ports.ts';
+import { Checks } from '../runner/checks.ts';
+import { PYTHON_PACKAGE, startFloe } from '../runner/floe.ts';
+import { readOptions } from '../runner/options.ts';
+import { conclude } from '../runner/report.ts';
 import { venvAt } from '../services/venv.ts';
+import { linkPackages } from './page-run.ts';
 
 const ROOT = repositoryRoot();
 const FOLDER = join(ROOT, 'examples', 'notebooks');
 const PACKAGES = ['nbclient==0.10.2', 'ipykernel==7.4.0', 'numpy==2.3.4'];
 /** Maximum time in milliseconds that a notebook takes. */
 const TIMEOUT_MS = 300_000;
-const TOKEN = 'token-of-the-notebooks';
 /** Runs the notebook of its first argument in the folder of its second one, and raises the error of a cell. */
 const RUN_NOTEBOOK = `import sys, nbformat
 from nbclient import NotebookClient
@@ -47,9 +47,7 @@ function lastLine(program: string, args: readonly string[], cwd: string, env: No
 
 /** Runs the cells of a notebook in JavaScript. They see the package floe, and nothing else. */
 function runInNode(notebook: Notebook, dir: string): string {
-  const modules = join(dir, 'node_modules');
-  mkdirSync(modules);
-  symlinkSync(join(ROOT, 'packages', 'floe'), join(modules, 'floe'));
+  linkPackages(dir);
   const file = join(dir, 'notebook.mjs');
   writeFileSync(file, codeOf(notebook).join('\n\n'));
   return lastLine(process.execPath, [file], dir, process.env);
@@ -59,51 +57,29 @@ function runInNode(notebook: Notebook, dir: string): string {
 async function runInPython(path: string, dir: string): Promise<string> {
   const { python, pip } = venvAt(join(homedir(), '.cache', 'floe', 'notebooks'));
   pip('install', '--quiet', '--disable-pip-version-check', ...PACKAGES);
-  const port = await freePort();
-  const env = {
-    ...process.env,
-    FLOE_HOME: join(dir, 'home'),
-    FLOE_URL: `http://127.0.0.1:${port}`,
-    FLOE_TOKEN: TOKEN,
-    PYTHONPATH: join(ROOT, 'python', 'src'),
-    PYTHONDONTWRITEBYTECODE: '1',
-  };
   const scenario = /floe up --sim --scenario (\S+)/.exec(readFileSync(path, 'utf8'))?.[1]?.replace(/\\n.*/, '') ?? '';
-  const main = join(ROOT, 'packages', 'floe', 'dist', 'commands', 'main.js');
-  const args = [main, 'up', '--sim', '--scenario', join(ROOT, scenario), '--port', String(port), '--log-level', 'warn'];
-  const server = spawn(process.execPath, args, { cwd: dir, env, stdio: ['ignore', 'pipe', 'inherit'] });
-  const ended = once(server, 'exit');
+  const floe = await startFloe(join(dir, 'home'), ['--sim', '--scenario', join(ROOT, scenario)]);
+  const env = { ...process.env, ...floe.env, PYTHONPATH: PYTHON_PACKAGE, PYTHONDONTWRITEBYTECODE: '1' };
   try {
-    for await (const line of createInterface({ input: server.stdout })) if (line.startsWith('Submit a task')) break;
-    server.stdout.resume();
     return lastLine(python, ['-c', RUN_NOTEBOOK, path, FOLDER], dir, env);
   } finally {
-    server.kill('SIGTERM');
-    await ended;
+    await floe.stop();
   }
 }
 
-const { json } = takeJsonOption(process.argv.slice(2));
+const { json } = readOptions({});
+const checks = new Checks();
 const names = readdirSync(FOLDER).filter((name) => name.endsWith('.ipynb'));
 let cells = 0;
-let failed = 0;
 for (const name of names) {
   const path = join(FOLDER, name);
   const notebook = JSON.parse(readFileSync(path, 'utf8')) as Notebook;
   const dir = mkdtempSync(join(tmpdir(), 'floe-notebook-'));
   cells += codeOf(notebook).length;
-  try {
-    const isPython = notebook.metadata.kernelspec.language === 'python';
-    console.log(`passed  ${name}: ${isPython ? await runInPython(path, dir) : runInNode(notebook, dir)}`);
-  } catch (error) {
-    failed++;
-    console.log(`FAILED  ${name}: ${(error as Error).message}`);
-  } finally {
-    rmSync(dir, { recursive: true, force: true });
-  }
+  const isPython = notebook.metadata.kernelspec.language === 'python';
+  await checks.check(name, () => (isPython ? runInPython(path, dir) : runInNode(notebook, dir)));
+  rmSync(dir, { recursive: true, force: true });
 }
-const keys = { notebooks: names.length, cells, failed };
-console.log(`notebooks: ${names.length} notebooks, ${cells} cells, ${failed} failed`);
-if (json.line) console.log(JSON.stringify(keys));
-if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(keys)}\n`);
-if (failed > 0) process.exitCode = 1;
+const { failed } = checks;
+const line = `notebooks: ${names.length} notebooks, ${cells} cells, ${failed} failed`;
+conclude({ line, keys: { notebooks: names.length, cells, failed }, isPassed: failed === 0, json });

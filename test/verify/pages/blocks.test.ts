@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { blocksOf } from '../../../verify/docs/blocks.ts';
+import { blocksOf } from '../../../verify/pages/blocks.ts';
 
 const fenced = (language: string, text: string): string => `\`\`\`${language}\n${text}\n\`\`\`\n`;
 

@@ -5,26 +5,25 @@
 // N (default 100), --rows N (rows of each stream, default 120), --store sqlite|postgres, --seed N, --quick (10 kills, SQLite), --json.
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { FloeClient } from '@floe-rl/client';
 import { seededRandom, sleep, systemClock } from '@floe-rl/core';
 import type { BatchStreamRequestInput } from '@floe-rl/core/schema';
-import { Child, killAll } from '../faults/child.ts';
-import { Progress } from '../faults/progress.ts';
-import { Service } from '../faults/service.ts';
-import { pick } from '../faults/traffic.ts';
-import { startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
+import { Child } from '../runner/child.ts';
+import { readOptions } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import { conclude } from '../runner/report.ts';
+import type { PostgresCluster } from '../services/postgres-cluster.ts';
+import { Service } from './service.ts';
+import { withStores } from './stores.ts';
+import { pick } from './traffic.ts';
 import { readCheckpoint, type TrainedBatch } from './trainer-process.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    kills: { type: 'string' },
-    rows: { type: 'string', default: '120' },
-    store: { type: 'string', multiple: true },
-    seed: { type: 'string', default: '1' },
-    quick: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  kills: { type: 'string' },
+  rows: { type: 'string', default: '120' },
+  store: { type: 'string', multiple: true },
+  seed: { type: 'string', default: '1' },
+  quick: { type: 'boolean', default: false },
 });
 const KILLS = Number(options.kills ?? (options.quick ? 10 : 100));
 const ROWS = Number(options.rows);
@@ -144,14 +143,11 @@ async function compare(
   return { lost: ROWS - rows.size + skipped + incomplete, doubled, changed };
 }
 
-async function runStore(store: string): Promise<Findings & { kills: number; rows: number }> {
-  const total = { kills: 0, rows: 0, lost: 0, doubled: 0, changed: 0, exceeded: 0 };
-  const missing = store === 'postgres' ? whyNoPostgres() : null;
-  if (missing !== null) {
-    progress.print(`batches postgres: skipped, ${missing}`);
-    return total;
-  }
-  const postgres = store === 'postgres' ? await startPostgres() : null;
+const COUNTS = ['kills', 'rows', 'lost', 'doubled', 'changed', 'exceeded'] as const;
+type Total = Record<(typeof COUNTS)[number], number>;
+
+async function runStore(store: string, postgres: PostgresCluster | null): Promise<Total> {
+  const total: Total = { kills: 0, rows: 0, lost: 0, doubled: 0, changed: 0, exceeded: 0 };
   const count = postgres === null ? 1 : 2;
   const service = await Service.start({ postgres, servers: count, gateways: count });
   const client = new FloeClient({ url: service.url(), retrySeconds: 60 });
@@ -164,33 +160,22 @@ async function runStore(store: string): Promise<Findings & { kills: number; rows
       progress.print(
         `${store}, stream ${stream}: ${run.kills} kills, lost ${lost}, doubled ${doubled}, changed ${changed}, exceeded ${exceeded}`,
       );
-      total.kills += run.kills;
-      total.rows += ROWS;
-      total.lost += lost;
-      total.doubled += doubled;
-      total.changed += changed;
-      total.exceeded += exceeded;
+      for (const key of COUNTS) total[key] += { ...run.findings, kills: run.kills, rows: ROWS }[key];
     }
   } finally {
     await client.close();
     await service.close();
-    await postgres?.stop();
   }
   return total;
 }
 
-try {
-  const total = { kills: 0, rows: 0, lost: 0, doubled: 0, changed: 0, exceeded: 0 };
-  for (const store of STORES) {
-    const found = await runStore(store);
-    for (const key of ['kills', 'rows', 'lost', 'doubled', 'changed', 'exceeded'] as const) total[key] += found[key];
-  }
-  const { kills, rows, lost, doubled, changed, exceeded } = total;
-  progress.print(
-    `batches: ${kills} kills, ${rows} rows, lost ${lost}, doubled ${doubled}, changed ${changed}, exceeded ${exceeded}`,
-  );
-  if (options.json) console.log(JSON.stringify(total));
-  process.exitCode = lost + doubled + changed + exceeded > 0 ? 1 : 0;
-} finally {
-  await killAll();
-}
+const reports = await withStores({ program: 'batches', stores: STORES, progress }, runStore);
+const sum = (key: (typeof COUNTS)[number]): number =>
+  Object.values(reports).reduce((all, report) => all + (report?.[key] ?? 0), 0);
+const [kills, rows, lost, doubled, changed, exceeded] = COUNTS.map(sum);
+conclude({
+  line: `batches: ${kills} kills, ${rows} rows, lost ${lost}, doubled ${doubled}, changed ${changed}, exceeded ${exceeded}`,
+  keys: Object.fromEntries(COUNTS.map((key) => [key, sum(key)])),
+  isPassed: sum('lost') + sum('doubled') + sum('changed') + sum('exceeded') === 0,
+  json,
+});

@@ -6,26 +6,23 @@
 import { execFileSync } from 'node:child_process';
 import { mkdir, open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { FloeClient } from '@floe-rl/client';
 import { seededRandom } from '@floe-rl/core';
-import { repositoryRoot } from '../../tools/repository.ts';
-import { killAll } from '../faults/child.ts';
-import { interrupt, type Resumable, runToEnd } from '../faults/interruption.ts';
-import type { CallClass } from '../faults/kill-points.ts';
-import { Progress } from '../faults/progress.ts';
-import { type ProcessKind, Service } from '../faults/service.ts';
-import { pick, randomIndex } from '../faults/traffic.ts';
+import { FLOE } from '../runner/floe.ts';
+import { readOptions } from '../runner/options.ts';
+import { Progress } from '../runner/progress.ts';
+import { conclude } from '../runner/report.ts';
+import { interrupt, type Resumable, runToEnd } from './interruption.ts';
+import type { CallClass } from './kill-points.ts';
 import { checkJournal, compareOutputs, doubledSessions, readOutput } from './outputs.ts';
+import { type ProcessKind, Service } from './service.ts';
+import { pick, randomIndex } from './traffic.ts';
 
-const { values: options } = parseArgs({
-  options: {
-    kills: { type: 'string' },
-    rows: { type: 'string' },
-    seed: { type: 'string', default: '1' },
-    quick: { type: 'boolean', default: false },
-    json: { type: 'boolean', default: false },
-  },
+const { options, json } = readOptions({
+  kills: { type: 'string' },
+  rows: { type: 'string' },
+  seed: { type: 'string', default: '1' },
+  quick: { type: 'boolean', default: false },
 });
 const KILLS = Number(options.kills ?? (options.quick ? 10 : 100));
 const ROWS = Number(options.rows ?? (options.quick ? 12 : 40));
@@ -49,7 +46,6 @@ const MAX_TEXTS = 10;
 
 const random = seededRandom(Number(options.seed));
 const progress = new Progress();
-const cli = join(repositoryRoot(), 'packages', 'floe', 'dist', 'commands', 'main.js');
 
 const AGENT =
   'sleep 0.2; curl -sf -m 60 "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" ' +
@@ -81,7 +77,7 @@ function generator(service: Service, name: string): Resumable {
   const policy = ['--samples', '4', '--keep', '2', '--concurrency', '8', '--row-fields', 'id'];
   const parts = ['--split', 'train=0.8,test=0.2', '--stratify', 'row.repo'];
   return {
-    command: [process.execPath, cli, 'generate', ...args, ...policy, ...parts, '--url', service.url()],
+    command: [process.execPath, FLOE, 'generate', ...args, ...policy, ...parts, '--url', service.url()],
     env: { FLOE_HOME: join(dir, 'home'), FLOE_TOKEN: '' },
   };
 }
@@ -165,13 +161,8 @@ async function main(): Promise<void> {
     await service.close();
   }
   const { kills, rows, lost, doubled } = total;
-  progress.print(`generate: ${kills} kills, ${rows} rows, lost ${lost}, doubled ${doubled}`);
-  if (options.json) console.log(JSON.stringify(total));
-  process.exitCode = lost + doubled > 0 ? 1 : 0;
+  const line = `generate: ${kills} kills, ${rows} rows, lost ${lost}, doubled ${doubled}`;
+  conclude({ line, keys: total, isPassed: lost + doubled === 0, json });
 }
 
-try {
-  await main();
-} finally {
-  await killAll();
-}
+await main();

@@ -2,15 +2,18 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { repositoryRoot } from '../../../tools/repository.ts';
-import { differenceOf, readPage } from '../../../verify/trainer-pages/page.ts';
+import { isShell } from '../../../verify/pages/blocks.ts';
+import { readFirstStep } from '../../../verify/pages/first-step.ts';
+import { differenceOf } from '../../../verify/pages/quoted.ts';
 
 const PAGES = join(repositoryRoot(), 'docs', 'trainers');
 const block = (language: string, text: string): string => `\`\`\`${language}\n${text}\n\`\`\`\n`;
 const STEP = [block('sh', 'python train.py'), block('text', 'first step: gradient norm 0.27')].join('\n');
 
-describe('readPage', () => {
+describe('readFirstStep', () => {
   it('returns the blocks of the first steps in their order, and no block of other sections', () => {
-    const page = readPage(
+    const page = readFirstStep(
+      'page',
       [
         '# Trainer',
         block('sh', 'echo before'),
@@ -27,25 +30,28 @@ describe('readPage', () => {
       ].join('\n\n'),
     );
     expect(page.noStep).toBeNull();
-    expect(page.blocks).toEqual([
-      { kind: 'commands', text: '# a comment\npip install x\n' },
-      { kind: 'file', name: 'train.py', text: '# train.py\nprint(1)\n' },
-      { kind: 'commands', text: 'python train.py\n' },
-      { kind: 'printed', line: 'first step: gradient norm 0.27' },
-      { kind: 'file', name: 'loops/agent.yaml', text: '# loops/agent.yaml\na: 1\n' },
-      { kind: 'commands', text: 'python train.py\n' },
-      { kind: 'printed', line: 'first step: gradient norm 0.27' },
+    const found = page.blocks.map(({ language, text, file, quoted }) => [language, text, file, quoted]);
+    const step = ['sh', 'python train.py\n', null, 'first step: gradient norm 0.27\n'];
+    const line = ['text', 'first step: gradient norm 0.27\n', null, null];
+    expect(found).toEqual([
+      ['sh', '# a comment\npip install x\n', null, null],
+      ['python', '# train.py\nprint(1)\n', 'train.py', null],
+      step,
+      line,
+      ['yaml', '# loops/agent.yaml\na: 1\n', 'loops/agent.yaml', null],
+      step,
+      line,
     ]);
   });
 
   it('takes the first sentence of "The first samples" as the reason for which there is no step', () => {
     const text = `## The first samples\n\nIts packages are on no\nregistry. Here are samples.\n\n${STEP}`;
-    expect(readPage(text).noStep).toBe('Its packages are on no registry.');
+    expect(readFirstStep('page', text).noStep).toBe('Its packages are on no registry.');
   });
 
   it('does not take a comment in a block for a title', () => {
     const commands = block('sh', '## The first step\necho 1');
-    expect(readPage(`## The first step\n\n${commands}\n${STEP}`).blocks).toHaveLength(3);
+    expect(readFirstStep('page', `## The first step\n\n${commands}\n${STEP}`).blocks).toHaveLength(3);
   });
 
   it.each([
@@ -53,7 +59,7 @@ describe('readPage', () => {
     ['no commands', `## The first step\n\n${block('text', 'first step')}`],
     ['no quoted line after its last commands', `## The first step\n\n${STEP}\n${block('sh', 'echo 1')}`],
   ])('throws for a page with %s', (_, text) => {
-    expect(() => readPage(text)).toThrow('the page needs a section');
+    expect(() => readFirstStep('page', text)).toThrow('the page needs a section');
   });
 });
 
@@ -87,10 +93,10 @@ describe('the pages of docs/trainers', () => {
   const pages = readdirSync(PAGES).filter((file) => file.endsWith('.md'));
 
   it.each(pages)('%s leads to a line that the program can compare, and leaves nothing out of its blocks', (file) => {
-    const { blocks } = readPage(readFileSync(join(PAGES, file), 'utf8'));
-    for (const each of blocks) expect('text' in each ? each.text : each.line).not.toContain('…');
+    const { blocks } = readFirstStep(file, readFileSync(join(PAGES, file), 'utf8'));
+    for (const { text } of blocks) expect(text).not.toContain('…');
     const installs = blocks.some(
-      (each) => each.kind === 'commands' && each.text.includes('pip install "$FLOE/python"'),
+      ({ language, text }) => isShell(language) && text.includes('pip install "$FLOE/python"'),
     );
     expect(installs).toBe(true);
   });

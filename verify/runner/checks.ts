@@ -1,0 +1,55 @@
+import { messageOf } from '@floe-rl/core';
+
+/** One line of a list of checks: what was checked, whether it holds, and figures or what is wrong. */
+export type Finding = { readonly what: string; readonly isPassed: boolean; readonly detail: string };
+
+/** Maximum number of problems of one check that are printed. */
+const MAX_PRINTED = 10;
+
+/** Runs a check and notes what came of it. `run` returns what is printed beside the check, and throws when the check fails. */
+export type Check = (what: string, run: () => string | Promise<string>) => Promise<void>;
+
+/** The checks of a program, each printed as soon as it has ended. */
+export class Checks {
+  readonly findings: Finding[] = [];
+  skipped = 0;
+  private readonly print: (line: string) => void;
+
+  constructor(print: (line: string) => void = console.log) {
+    this.print = print;
+  }
+
+  readonly check: Check = async (what, run) => this.add(await found(what, run));
+
+  add(finding: Finding): void {
+    this.findings.push(finding);
+    const detail = finding.detail === '' ? '' : `: ${finding.detail.replaceAll('\n', '\n        ')}`;
+    this.print(`${finding.isPassed ? 'passed' : 'FAILED'}  ${finding.what}${detail}`);
+  }
+
+  /** Notes a check that failed because of `problems`; without any it passed. */
+  report(what: string, problems: readonly string[]): void {
+    this.add({ what, isPassed: problems.length === 0, detail: problems.slice(0, MAX_PRINTED).join('\n') });
+  }
+
+  skip(what: string, reason: string): void {
+    this.skipped++;
+    this.print(`skipped ${what}: ${reason}`);
+  }
+
+  get passed(): number {
+    return this.findings.filter(({ isPassed }) => isPassed).length;
+  }
+
+  get failed(): number {
+    return this.findings.length - this.passed;
+  }
+}
+
+async function found(what: string, run: () => string | Promise<string>): Promise<Finding> {
+  try {
+    return { what, isPassed: true, detail: await run() };
+  } catch (error) {
+    return { what, isPassed: false, detail: messageOf(error) };
+  }
+}

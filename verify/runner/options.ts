@@ -1,0 +1,42 @@
+import { type ParseArgsConfig, parseArgs } from 'node:util';
+import { FloeError } from '@floe-rl/core';
+import { type JsonOption, takeJsonOption } from '../../tools/json-option.ts';
+
+type OptionTable = NonNullable<ParseArgsConfig['options']>;
+type Values<Table extends OptionTable> = ReturnType<typeof parseArgs<{ options: Table }>>['values'];
+
+/** What a program was called with: its options, its other arguments, and where `--json` or `--json FILE` writes. */
+export type Options<Table extends OptionTable> = {
+  readonly options: Values<Table>;
+  readonly names: readonly string[];
+  readonly json: JsonOption;
+};
+
+/**
+ * Reads the arguments of this program. Every program has the option `--json [FILE]`. `takesNames` permits arguments that are not options. Throws
+ * `bad_request`, which the reader of the program's name prints as one line, for an option that is not in the table.
+ */
+export function readOptions<const Table extends OptionTable>(
+  table: Table,
+  { takesNames = false }: { readonly takesNames?: boolean } = {},
+): Options<Table> {
+  const { args, json } = takeJsonOption(process.argv.slice(2));
+  try {
+    const parsed = parseArgs({ args: [...args], options: table, allowPositionals: takesNames });
+    return { options: parsed.values as Values<Table>, names: parsed.positionals, json };
+  } catch (thrown) {
+    if (!(thrown instanceof TypeError)) throw thrown;
+    throw new FloeError('bad_request', `${thrown.message.split('.')[0]}; there are ${optionsOf(table)}`);
+  }
+}
+
+/** Throws `bad_request`, with the names that exist, when one of `names` is none of them. `what` says what they name, such as `trainer`. */
+export function refuseUnknown(what: string, names: readonly string[], known: readonly string[]): void {
+  const unknown = names.find((name) => !known.includes(name));
+  if (unknown === undefined) return;
+  throw new FloeError('bad_request', `there is no ${what} ${JSON.stringify(unknown)}; there are ${known.join(', ')}`);
+}
+
+function optionsOf(table: OptionTable): string {
+  return [...Object.keys(table), 'json'].map((name) => `--${name}`).join(', ');
+}

@@ -1,0 +1,29 @@
+import { writeFileSync } from 'node:fs';
+import type { JsonOption } from '../../tools/json-option.ts';
+
+type Cell = string | number;
+
+/** Returns a table in Markdown. */
+export function tableOf(head: readonly string[], rows: readonly (readonly Cell[])[]): string {
+  return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+}
+
+/** How a program ends. */
+export type Conclusion = {
+  /** The last line of its text; `null` when it is printed already. */
+  readonly line: string | null;
+  /** The counts that `--json` prints. */
+  readonly keys: object;
+  /** What `--json FILE` writes; `keys` when absent. */
+  readonly details?: object;
+  readonly isPassed: boolean;
+  readonly json: JsonOption;
+};
+
+/** Prints the last line of a program and its JSON, and makes the program exit with 1 when something is wrong. */
+export function conclude({ line, keys, details = keys, isPassed, json }: Conclusion): void {
+  if (line !== null) console.log(line);
+  if (json.line) console.log(JSON.stringify(keys));
+  if (json.file !== null) writeFileSync(json.file, `${JSON.stringify(details, null, 1)}\n`);
+  if (!isPassed) process.exitCode = 1;
+}
