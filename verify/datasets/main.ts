@@ -18,7 +18,7 @@ import { repositoryRoot } from '../../tools/repository.ts';
 import { FLOE } from '../runner/floe.ts';
 import { readOptions } from '../runner/options.ts';
 import { conclude } from '../runner/report.ts';
-import { findPython, run, venvAt } from '../services/venv.ts';
+import { findPython, run, venvWith } from '../services/venv.ts';
 import { madeUpSessions } from './sessions.ts';
 
 const { options, json } = readOptions({
@@ -37,22 +37,12 @@ const MEASURED = { seed: 3, tasks: 12, samples: SAMPLES, tokens: 20_000 };
 const RUNS = options.quick ? 5 : 15;
 const KILLS = options.quick ? 3 : 20;
 
-const PACKAGES = ['pyarrow==26.0.1', 'duckdb==2.0.1', 'datasets==5.2.0', 'pydantic==2.14.4'];
+/** The readers. Harbor's models of trajectories need pydantic alone. */
+const INSTALLS = [
+  ['pyarrow==26.0.1', 'duckdb==2.0.1', 'datasets==5.2.0', 'pydantic==2.14.4'],
+  ['--no-deps', 'harbor==0.26.0'],
+];
 const CHATS = SET_FORMATS.filter((format) => format !== 'sessions');
-
-/** Installs the readers, unless they are installed, and returns the Python program. */
-async function installReaders(): Promise<string> {
-  const dir = join(cacheDir(), 'datasets');
-  const stamp = join(dir, 'installed');
-  const venv = venvAt(dir, findPython(12, 13));
-  if ((await readFile(stamp, 'utf8').catch(() => '')) !== PACKAGES.join(' ')) {
-    venv.pip('install', '-q', ...PACKAGES);
-    // Harbor's models of trajectories need pydantic alone.
-    venv.pip('install', '-q', '--no-deps', 'harbor==0.26.0');
-    await writeFile(stamp, PACKAGES.join(' '));
-  }
-  return venv.python;
-}
 
 async function* yielded(rows: readonly SetRow[]): AsyncGenerator<SetRow> {
   yield* rows;
@@ -166,7 +156,7 @@ async function rateOf(dir: string, rows: readonly SetRow[], encoding: SetEncodin
 
 const dir = await mkdtemp(join(tmpdir(), 'floe-datasets-'));
 try {
-  const python = await installReaders();
+  const { python } = venvWith(join(cacheDir(), 'datasets'), INSTALLS, findPython(12, 13));
   const rows = [...madeUpSessions({ seed: Number(options.seed), tasks: TASKS, samples: SAMPLES, tokens: TOKENS })];
   const wanted = new Map(rows.map((row) => [row.session_id, rowText(row)]));
   const results = join(dir, 'results.jsonl');

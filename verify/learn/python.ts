@@ -1,14 +1,12 @@
 // The trainer of the example in Python, examples/learn-sim/learn.py, as a process.
 
-import { spawnSync } from 'node:child_process';
-import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { Step } from '../../examples/learn-sim/learn.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { Child } from '../runner/child.ts';
 import { PYTHON_PACKAGE } from '../runner/floe.ts';
-import { venvAt } from '../services/venv.ts';
+import { venvWith } from '../services/venv.ts';
 
 const NUMPY = '2.3.4';
 const HOME = join(homedir(), '.cache', 'floe', 'numpy', NUMPY);
@@ -16,9 +14,7 @@ const HOME = join(homedir(), '.cache', 'floe', 'numpy', NUMPY);
 /** Installs NumPy from PyPI, unless it is installed. Returns the Python program that can import it; `null` when it cannot be installed. */
 export function pythonWithNumpy(): string | null {
   try {
-    const { python, pip } = venvAt(HOME);
-    if (spawnSync(python, ['-c', 'import numpy']).status !== 0) pip('install', '-q', `numpy==${NUMPY}`);
-    return existsSync(python) ? python : null;
+    return venvWith(HOME, [[`numpy==${NUMPY}`]]).python;
   } catch {
     return null;
   }

@@ -11,7 +11,7 @@ import { Checks } from '../runner/checks.ts';
 import { PYTHON_PACKAGE, startFloe } from '../runner/floe.ts';
 import { readOptions } from '../runner/options.ts';
 import { conclude } from '../runner/report.ts';
-import { venvAt } from '../services/venv.ts';
+import { venvWith } from '../services/venv.ts';
 import { linkPackages } from './page-run.ts';
 
 const ROOT = repositoryRoot();
@@ -55,8 +55,7 @@ function runInNode(notebook: Notebook, dir: string): string {
 
 /** Runs a notebook in Python, with the server that its first cell describes. */
 async function runInPython(path: string, dir: string): Promise<string> {
-  const { python, pip } = venvAt(join(homedir(), '.cache', 'floe', 'notebooks'));
-  pip('install', '--quiet', '--disable-pip-version-check', ...PACKAGES);
+  const { python } = venvWith(join(homedir(), '.cache', 'floe', 'notebooks'), [PACKAGES]);
   const scenario = /floe up --sim --scenario (\S+)/.exec(readFileSync(path, 'utf8'))?.[1]?.replace(/\\n.*/, '') ?? '';
   const floe = await startFloe(join(dir, 'home'), ['--sim', '--scenario', join(ROOT, scenario)]);
   const env = { ...process.env, ...floe.env, PYTHONPATH: PYTHON_PACKAGE, PYTHONDONTWRITEBYTECODE: '1' };

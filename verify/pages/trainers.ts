@@ -14,7 +14,7 @@ import { repositoryRoot } from '../../tools/repository.ts';
 import { readOptions, refuseUnknown } from '../runner/options.ts';
 import { conclude, tableOf } from '../runner/report.ts';
 import { findPython } from '../services/venv.ts';
-import { installUv, uvProgram } from '../trainers/install.ts';
+import { installUv } from '../trainers/install.ts';
 import { isShell } from './blocks.ts';
 import { type FirstStep, readFirstStep } from './first-step.ts';
 import { runPage } from './page-run.ts';
@@ -67,7 +67,7 @@ async function outcomeOf(page: string, folder: string): Promise<Outcome & { read
 async function runFirstStep({ blocks }: FirstStep, folder: string): Promise<Outcome> {
   const constraints = join(folder, 'constraints.txt');
   writeFileSync(constraints, CONSTRAINTS);
-  const [python, uv] = [findPython(12, 12), uvProgram()];
+  const [python, uv] = [findPython(12, 12), installUv()];
   const results = await runPage(blocks, {
     dir: folder,
     prepare: () => {},
@@ -101,7 +101,6 @@ function printTable(rows: readonly Row[]): void {
   console.log(tableOf(['page', 'commands', 'seconds', 'result', 'printed, or reason'], cells));
 }
 
-installUv();
 const rows: Row[] = [];
 // One after the other: each page has a server, sandboxes and a trainer.
 for (const page of selectedPages()) rows.push(await tested(page));

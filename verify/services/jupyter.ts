@@ -1,7 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { cacheDir } from '#floe/commands/cache-dir';
-import { venvAt } from './venv.ts';
+import { venvWith } from './venv.ts';
 
 const PACKAGES = ['ipython==9.18.1', 'ipykernel==7.4.0', 'jupyter_client==8.10.0'];
 const FOLDER = join(cacheDir(), 'jupyter');
@@ -15,10 +15,7 @@ export function jupyterPython(): string | null {
 
 /** Installs a Python with IPython and Jupyter's kernel unless it is installed already, and returns its path. */
 export function installJupyter(): string {
-  const { python, pip } = venvAt(FOLDER);
-  if (!existsSync(STAMP)) {
-    pip('install', '--quiet', '--disable-pip-version-check', ...PACKAGES);
-    writeFileSync(STAMP, '');
-  }
+  const { python } = venvWith(FOLDER, [PACKAGES]);
+  writeFileSync(STAMP, '');
   return python;
 }

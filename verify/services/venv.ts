@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { existsSync, readdirSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { GIB } from '@floe-rl/core';
@@ -21,6 +21,20 @@ export type Venv = { readonly dir: string; readonly python: string; pip(...args:
 export function venvAt(dir: string, interpreter = 'python3'): Venv {
   if (!existsSync(join(dir, 'bin', 'pip'))) run(interpreter, ['-m', 'venv', dir]);
   return { dir, python: join(dir, 'bin', 'python'), pip: (...args) => void run(join(dir, 'bin', 'pip'), args) };
+}
+
+/**
+ * Returns the virtual environment in a folder with packages of PyPI, and installs these unless they are installed. Each list of `installs` are the
+ * arguments of one call of `pip install`.
+ */
+export function venvWith(dir: string, installs: readonly (readonly string[])[], interpreter = 'python3'): Venv {
+  const venv = venvAt(dir, interpreter);
+  const stamp = join(dir, 'installed');
+  const contents = JSON.stringify(installs);
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === contents) return venv;
+  for (const packages of installs) venv.pip('install', '-q', '--disable-pip-version-check', ...packages);
+  writeFileSync(stamp, contents);
+  return venv;
 }
 
 /**

@@ -17,7 +17,7 @@ import { runPage } from '../pages/page-run.ts';
 import { readOptions } from '../runner/options.ts';
 import { conclude } from '../runner/report.ts';
 import { dockerMissing, startDockerDaemon } from '../services/docker-daemon.ts';
-import { run, type Venv, venvAt } from '../services/venv.ts';
+import { run, type Venv, venvWith } from '../services/venv.ts';
 
 const { json } = readOptions({});
 
@@ -106,8 +106,7 @@ function isAsExpected({ reward, metadata, trajectory }: Result): boolean {
 }
 
 async function main(dir: string): Promise<void> {
-  const venv = venvAt(join(homedir(), '.cache', 'floe', 'swebench-guide'));
-  venv.pip('-q', 'install', ...IN_GUIDE);
+  const venv = venvWith(join(homedir(), '.cache', 'floe', 'swebench-guide'), [IN_GUIDE]);
   const { root, commit } = makeImage(dir, venv);
   const daemon = await startDockerDaemon();
   const sim = await startSim({ scenarios: await loadScenarios([join(SOURCES, 'guide-scenario.yaml')]) });
