@@ -14,8 +14,8 @@ type Programs = Readonly<Record<string, Program>>;
 
 /**
  * Runs the program that the first argument names, and removes this name from `process.argv`. Without a name, it lists all programs and
- * exits with 0. For an unknown name, it prints one line with the nearest name on stderr and exits with 2, as it does after an option with a
- * wrong value.
+ * exits with 0. For an unknown name, it prints one line with the nearest one and all names on stderr and exits with 2, as it does after an option with
+ * a wrong value.
  */
 export async function runNamed(command: string, programs: Programs): Promise<void> {
   const [node = process.execPath, main = command, name, ...args] = process.argv;
@@ -29,8 +29,9 @@ export async function runNamed(command: string, programs: Programs): Promise<voi
   const program = known.get(name);
   if (program === undefined) {
     const nearest = nearestName(name, [...known.keys()]);
+    const all = [...known.keys()].join(', ');
     console.error(
-      `npm run ${command}: there is no "${name}"; the nearest name is "${nearest}", and "npm run ${command}" lists all`,
+      `npm run ${command}: there is no "${name}"; the nearest name is "${nearest}", and "npm run ${command}" describes these: ${all}`,
     );
     process.exitCode = 2;
     return;

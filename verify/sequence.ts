@@ -8,8 +8,8 @@ import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { FloeError, systemClock } from '@floe-rl/core';
-import { nearestName } from '../tools/programs.ts';
+import { systemClock } from '@floe-rl/core';
+import { knownNames } from '../tools/known-names.ts';
 import { repositoryRoot } from '../tools/repository.ts';
 import { type Form, PROGRAMS, partsOf } from './programs.ts';
 import { Child } from './runner/child.ts';
@@ -63,16 +63,11 @@ async function run({ name, form }: Chosen): Promise<Result> {
 
 /**
  * Returns the programs of `groups` that a run has in its form. `only` has names of groups and programs, separated by commas. Throws `bad_request`,
- * with the nearest name, for a name that is none of these.
+ * which lists the names, for one that is none of these.
  */
 export function chosenPrograms(groups: readonly string[], isQuick: boolean, only: string | null): Chosen[] {
-  const names = only?.split(',') ?? null;
-  const known = [...groups, ...groups.flatMap((group) => partsOf(group).map(([name]) => name))];
-  const unknown = names?.find((name) => !known.includes(name));
-  if (unknown !== undefined) {
-    const nearest = nearestName(unknown, known);
-    throw new FloeError('bad_request', `--only: there is no "${unknown}"; the nearest name is "${nearest}"`);
-  }
+  const known = new Set([...groups, ...groups.flatMap((group) => partsOf(group).map(([name]) => name))]);
+  const names = knownNames('only', only, [...known]);
   return groups.flatMap((group) =>
     partsOf(group).flatMap(([name, { quick, full }]) => {
       const form = isQuick ? quick : full;

@@ -21,7 +21,7 @@ describe.each([
     const { status, stdout } = run(main);
     expect(status).toBe(0);
     expect(stdout).toContain(`usage: npm run ${command} -- NAME`);
-    for (const name of names) expect(stdout).toMatch(new RegExp(`^  ${name} +\\S`, 'm'));
+    for (const name of names) expect(stdout).toMatch(new RegExp(`^ {2,4}${name} +\\S`, 'm'));
   });
 
   it.each(['nothing', 'toString', '__proto__'])(
