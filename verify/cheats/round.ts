@@ -4,7 +4,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { SessionResult } from '@floe-rl/core/schema';
 import { Service } from '../faults/service.ts';
-import { until } from '../faults/trainer.ts';
+import { until } from '../runner/until.ts';
 import { type Cheat, type Place, promptOf, type SessionPlan, type Surroundings, taskOf } from './cheat.ts';
 import { allCheats } from './cheats.ts';
 import { JUDGE } from './works.ts';

@@ -1,18 +1,16 @@
 // Starts a private Slurm on this machine: munge, one controller and one slurmd per node, in a temporary directory and on free ports. Its
 // daemons are ended by pid. All nodes share the machine, so networks and control groups are not tested.
-import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
 import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { delimiter, join } from 'node:path';
-import { sleep, systemClock } from '@floe-rl/core';
+import { Child, type ChildOptions } from '../runner/child.ts';
+import { until } from '../runner/until.ts';
 import { freePorts } from '../services/ports.ts';
 
 /** Longest time to wait for the Slurm daemons to start. On a busy machine the start takes seconds. */
 const START_TIMEOUT_MS = 60_000;
-/** Longest time that a daemon may take to end after SIGTERM; it is then killed. */
-const STOP_GRACE_MS = 15_000;
 const POLL_INTERVAL_MS = 100;
 
 const PROGRAMS = ['munged', 'slurmctld', 'slurmd', 'sbatch', 'squeue', 'scancel', 'scontrol', 'sinfo'];
@@ -25,6 +23,8 @@ export type Slurm = {
   /** Kills all running jobs and ends the Slurm daemons. */
   stop(): Promise<void>;
 };
+
+type Start = (program: string, args: readonly string[], options?: ChildOptions) => void;
 
 function find(name: string): string | undefined {
   return PATH.split(delimiter)
@@ -107,11 +107,9 @@ export async function startSlurm({
 }): Promise<Slurm> {
   const nodes = Array.from({ length: count }, (_, index) => `n${index + 1}`);
   const conf = join(dir, 'slurm.conf');
-  const children: ChildProcess[] = [];
-  const start = (program: string, args: readonly string[], options: SpawnOptions = {}): void => {
-    const child = spawn(programPath(program), args, { stdio: 'ignore', ...options });
-    child.on('error', (error) => console.error(`${program}: ${error.message}`));
-    children.push(child);
+  const children: Child[] = [];
+  const start: Start = (program, args, options = {}) => {
+    children.push(new Child([programPath(program), ...args], options));
   };
   const stop = async (): Promise<void> => {
     spawnSync(programPath('scancel'), ['--signal=KILL', '--full', '--user=root'], {
@@ -119,12 +117,12 @@ export async function startSlurm({
     });
     // The daemons are ended in reverse order of their start. The slurmd daemons come first, because they end the remaining processes of
     // their jobs.
-    for (const child of [...children].reverse()) await end(child);
+    for (const child of [...children].reverse()) await child.stop();
   };
   try {
     mkdirSync(join(dir, 'state'), { recursive: true });
     const munge = startMunge(start);
-    await until(() => existsSync(munge), 'munged does not create its socket');
+    await untilStarted(() => existsSync(munge), 'munged does not create its socket');
     writeFileSync(conf, slurmConf(dir, nodes, await freePorts(count + 1), cpus, munge));
     // Slurm jobs inherit the PATH of the process that submits them, and need it to find the `node` program.
     const env = { ...process.env, SLURM_CONF: conf, PATH };
@@ -140,7 +138,7 @@ export async function startSlurm({
       });
       return nodes.every((name) => stdout.includes(`${name} idle`));
     };
-    await until(areIdle, `the nodes do not become idle; see ${dir}/*.log`);
+    await untilStarted(areIdle, `the nodes do not become idle; see ${dir}/*.log`);
     return { env, stop };
   } catch (error) {
     await stop();
@@ -152,7 +150,7 @@ export async function startSlurm({
  * Starts the authentication daemon munged and returns the path of its socket. munged requires a key file, and folders to which only root or
  * its own user may write.
  */
-function startMunge(start: (program: string, args: readonly string[], options?: SpawnOptions) => void): string {
+function startMunge(start: Start): string {
   const user = userId('munge');
   if (user === null) throw new Error('there is no user munge');
   const folder = join('/run', `floe-munge-${process.pid}`);
@@ -176,21 +174,8 @@ function startMunge(start: (program: string, args: readonly string[], options?: 
   return socket;
 }
 
-async function until(condition: () => boolean, problem: string): Promise<void> {
-  const deadlineMs = systemClock.monotonicMs() + START_TIMEOUT_MS;
-  while (!condition()) {
-    if (systemClock.monotonicMs() > deadlineMs) throw new Error(problem);
-    await sleep(systemClock, POLL_INTERVAL_MS);
-  }
-}
-
-async function end(child: ChildProcess): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
-  const ended = once(child, 'exit');
-  child.kill('SIGTERM');
-  const cancelKill = systemClock.schedule(STOP_GRACE_MS, () => void child.kill('SIGKILL'));
-  await ended;
-  cancelKill();
+async function untilStarted(condition: () => boolean, problem: string): Promise<void> {
+  if (!(await until(condition, START_TIMEOUT_MS, POLL_INTERVAL_MS))) throw new Error(problem);
 }
 
 /** Returns the last lines of a log file. */

@@ -1,11 +1,10 @@
 // `npm run verify -- envs`: checks every environment without a model, plays episodes of every environment and of every agent through a whole
-// floe with the simulated engine, sends malformed calls to the loop of agents, and lets a tool of an operator have each defect. Every sampled
+// floe with the simulated engine, and lets a tool of an operator have each defect. Every sampled
 // token is compared with the engine's ledger.
 //
 //   npm run verify -- envs [--seeds N] [--quick] [--json [FILE]]
 //
-// Ends with "envs: E environments, A agents, P passed, F failed". `--quick` plays two seeds of each environment and sends 1,000 malformed
-// calls instead of 10,000, runs four guides instead of six, has each defect of a tool once instead of five times, and leaves out the
+// Ends with "envs: E environments, A agents, P passed, F failed". `--quick` plays two seeds of each environment, runs four guides instead of six, has each defect of a tool once instead of five times, and leaves out the
 // environments of Python packages (gem-llm, verifiers), which are installed from PyPI.
 import { checkEnvironment, ENVIRONMENTS } from '@floe-rl/agents';
 import { Checks, type Finding } from '../runner/checks.ts';
@@ -14,13 +13,11 @@ import { conclude } from '../runner/report.ts';
 import { agentNames, runAgents } from './agents.ts';
 import { runGuides } from './guides.ts';
 import { runHostileTools } from './hostile-tools.ts';
-import { runMalformedCalls } from './malformed-calls.ts';
 import { playEnvironments } from './play.ts';
 import { runPythonPackages } from './python-packages.ts';
 
 const { options, json } = readOptions({ seeds: { type: 'string' }, quick: { type: 'boolean', default: false } });
 const SEEDS = Number(options.seeds ?? (options.quick ? 2 : 8));
-const MALFORMED_CALLS = options.quick ? 1_000 : 10_000;
 
 async function checkAll(): Promise<Finding[]> {
   const findings: Finding[] = [];
@@ -41,7 +38,6 @@ for (const [part, run] of [
   ['agents', runAgents],
   ['python packages', async () => (options.quick ? [] : runPythonPackages())],
   ['guides', () => runGuides(options.quick)],
-  ['malformed calls', () => runMalformedCalls(MALFORMED_CALLS)],
   ['tools with defects', () => runHostileTools(options.quick ? 1 : 5)],
 ] as const) {
   console.log(`▸ ${part}`);

@@ -6,13 +6,14 @@ import { asFloeError, seededRandom, sleep, systemClock } from '@floe-rl/core';
 import type { Child } from '../runner/child.ts';
 import { readOptions } from '../runner/options.ts';
 import { Progress } from '../runner/progress.ts';
+import { until } from '../runner/until.ts';
 import type { PostgresCluster } from '../services/postgres-cluster.ts';
 import { childrenOf, killPid } from '../services/processes.ts';
 import { CALL_CLASSES, type CallClass, countCalls, killAt, logCalls, spread, withLog } from './kill-points.ts';
 import { type ProcessKind, Service, type Verdict, type Wrap } from './service.ts';
 import { concludeStores, withStores } from './stores.ts';
 import { complaints, Feeder, type FindingKind, pick, randomIndex, untilCalledBack } from './traffic.ts';
-import { type Trainer, until } from './trainer.ts';
+import type { Trainer } from './trainer.ts';
 
 const { options, json } = readOptions({
   points: { type: 'string' },

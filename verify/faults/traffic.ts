@@ -1,8 +1,9 @@
 // Submits a mix of tasks to a service while faults are injected, with a limited number of concurrent sessions. Also contains the procedure
 // that most fault suites share.
 import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
+import { until } from '../runner/until.ts';
 import { curlAgent, Service, type ServiceOptions, type Verdict } from './service.ts';
-import { type Trainer, until } from './trainer.ts';
+import type { Trainer } from './trainer.ts';
 
 /** Maximum time in ms in which all sessions must end after the last fault has ended. */
 const SETTLE_MS = 90_000;

@@ -7,11 +7,10 @@ import type { AddressInfo } from 'node:net';
 import { FloeClient } from '@floe-rl/client';
 import { asFloeError, type ErrorCode, sleep, systemClock } from '@floe-rl/core';
 import type { SessionResult, SubmitReply, TaskRequestInput, TaskStatus } from '@floe-rl/core/schema';
+import { until } from '../runner/until.ts';
 
 /** Time in ms between two attempts of a request while the service is unreachable or not ready. */
 const RETRY_PAUSE_MS = 50;
-/** Default time in ms between two checks of a condition by `until`. */
-const POLL_INTERVAL_MS = 20;
 /**
  * Error codes after which the trainer repeats a request, because the service is unreachable or not ready. Any other error code is a final
  * reply.
@@ -203,20 +202,6 @@ export class Trainer {
     if (known !== undefined && known !== digest) this.violations.push(`callback ${key} was sent with different bodies`);
     this.callbacks.set(key, digest);
   }
-}
-
-/** Polls `condition` until it is true or `limitMs` have passed. Resolves to whether it became true. */
-export async function until(
-  condition: () => boolean,
-  limitMs: number,
-  intervalMs: number = POLL_INTERVAL_MS,
-): Promise<boolean> {
-  const deadlineMs = systemClock.monotonicMs() + limitMs;
-  while (!condition()) {
-    if (systemClock.monotonicMs() > deadlineMs) return false;
-    await sleep(systemClock, intervalMs);
-  }
-  return true;
 }
 
 function isTransient(error: unknown): boolean {

@@ -13,7 +13,7 @@ const KEPT_ERROR_CHARS = 4_000;
 const QUOTED_LINES = 15;
 /** Maximum time in ms that a child may take to end after SIGTERM. After this time it gets SIGKILL. */
 const STOP_GRACE_MS = 15_000;
-/** Time in ms between two looks at a process that must end or answer. */
+/** Time in ms between two checks of a process that must end or answer. */
 const POLL_INTERVAL_MS = 100;
 
 type Exit = { readonly code: number | null; readonly signal: NodeJS.Signals | null };
@@ -22,6 +22,9 @@ export type ChildOptions = {
   readonly cwd?: string;
   /** Variables in addition to those of this process. One that is `undefined` is removed. */
   readonly env?: NodeJS.ProcessEnv | undefined;
+  /** User and group of the child, by their ids. */
+  readonly uid?: number;
+  readonly gid?: number;
   /** File that gets the output of the child. The default is to keep it for {@link Child.lines} and {@link Child.errors}. */
   readonly log?: string;
   /** Whether the errors of the child are those of this program, which are not kept. */
@@ -57,13 +60,13 @@ export class Child {
   private stderr = '';
 
   constructor(command: readonly string[], options: ChildOptions = {}) {
-    const { cwd, env = {}, log, isShown = false, isGroup = false } = options;
+    const { env = {}, log, isShown = false, isGroup = false, ...others } = options;
     const [program = '', ...args] = command;
     this.command = command;
     this.options = options;
     const output = log === undefined ? 'pipe' : openSync(log, 'a');
     this.process = spawn(program, args, {
-      ...(cwd === undefined ? {} : { cwd }),
+      ...others,
       stdio: ['ignore', output, isShown ? 'inherit' : output],
       env: { ...process.env, ...env },
       detached: isGroup,

@@ -3,7 +3,7 @@ import { checkData } from '../../../verify/docs/data.ts';
 import type { Block } from '../../../verify/pages/blocks.ts';
 
 function check(language: string, text: string): { forms: number; problems: string[] } {
-  const block: Block = { page: 'a.md', line: 1, language, text, notRun: null, before: '', file: null };
+  const block: Block = { page: 'a.md', line: 1, language, text, notRun: null, before: '', quoted: null, file: null };
   const { forms, findings } = checkData([block]);
   return { forms, problems: findings.map(({ problem }) => problem) };
 }

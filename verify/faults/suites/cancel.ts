@@ -1,10 +1,11 @@
 import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
 import type { SessionSummary } from '@floe-rl/core/schema';
 import { percentile } from '../../../bench/report.ts';
+import { until } from '../../runner/until.ts';
 import { processesWith } from '../../services/processes.ts';
 import { curlAgent, type Service } from '../service.ts';
 import { randomIndex, underTraffic } from '../traffic.ts';
-import { type Trainer, until } from '../trainer.ts';
+import type { Trainer } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
 /**

@@ -2,9 +2,10 @@ import { execFileSync } from 'node:child_process';
 import { appendFile, mkdtemp, readdir, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { asFloeError, MIB, sleep, systemClock } from '@floe-rl/core';
+import { until } from '../../runner/until.ts';
 import type { ProcessKind, Service, Wrap } from '../service.ts';
 import { type FINDING_KINDS, randomIndex, type SuiteRow, underTraffic } from '../traffic.ts';
-import { type Trainer, until } from '../trainer.ts';
+import type { Trainer } from '../trainer.ts';
 import type { Suite, SuiteRun } from './suite.ts';
 
 /**

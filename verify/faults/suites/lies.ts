@@ -1,6 +1,6 @@
 import type { FaultKind } from '@floe-rl/sim';
+import { until } from '../../runner/until.ts';
 import { underTraffic } from '../traffic.ts';
-import { until } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
 const KINDS: readonly FaultKind[] = [

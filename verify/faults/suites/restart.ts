@@ -1,9 +1,10 @@
 import { type RandomSource, sleep, systemClock } from '@floe-rl/core';
 import type { SessionView } from '@floe-rl/core/schema';
+import { until } from '../../runner/until.ts';
 import { childrenOf, killPid, processesWith } from '../../services/processes.ts';
 import { curlAgent, type Service } from '../service.ts';
 import { underTraffic } from '../traffic.ts';
-import { type Trainer, until } from '../trainer.ts';
+import type { Trainer } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
 /**

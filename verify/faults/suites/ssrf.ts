@@ -2,9 +2,10 @@ import { once } from 'node:events';
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { asFloeError } from '@floe-rl/core';
+import { until } from '../../runner/until.ts';
 import type { Service } from '../service.ts';
 import { underTraffic } from '../traffic.ts';
-import { type Trainer, until } from '../trainer.ts';
+import type { Trainer } from '../trainer.ts';
 import type { Suite } from './suite.ts';
 
 /** Callback URLs that a server which listens on loopback and has the default configuration must refuse when a task is submitted. */

@@ -297,3 +297,58 @@ describe('hints', () => {
     expect(metrics).not.toHaveProperty('hints.too_early');
   });
 });
+
+/** Malformed replies, by the kind as which the loop counts them. */
+const MALFORMED: Readonly<Record<string, readonly AssistantMessage[]>> = {
+  // Calls that an engine leaves in the text because it cannot parse them, as models of several families write them.
+  bad_json: [
+    ...[
+      '<tool_call>\n{"name": "move", "arguments": {"direction": "up"\n</tool_call>',
+      '<tool_call>\n<function=move>\n<parameter=direction>up\n</function>',
+      '<function=move>{"direction": "up"',
+      '[TOOL_CALLS][{"name": "move", "arguments": {',
+      '<|python_tag|>move.call(direction=',
+      '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>move',
+    ].map(saying),
+    ...['{', '{"direction": up}', "{'direction': 'up'}", '{"direction": "up",}', 'up', '[]', 'null', '7', '"up"'].map(
+      (args) => calling(['move', args]),
+    ),
+  ],
+  bad_arguments: [
+    ...['{}', '', '{"direction": "left", "steps": 1}', '{"direction": "up", "steps": "1"}'],
+    ...[
+      '{"direction": "up", "steps": 1e99}',
+      '{"direction": ["up"], "steps": 1}',
+      '{"direction": null, "steps": null}',
+    ],
+    '{"__proto__": {"direction": "up", "steps": 1}}',
+  ].map((args) => calling(['move', args])),
+  unknown_tool: [
+    ...['', 'Move', 'move ', 'functions.move', '__proto__', 'constructor', 'x'.repeat(100_000), '\ud800'],
+  ].map((name) => calling([name, { direction: 'up', steps: 1 }])),
+};
+
+describe('malformed calls', () => {
+  const move = defineTool({
+    name: 'move',
+    description: 'moves',
+    effect: 'environment',
+    parameters: z.object({ direction: z.enum(['up', 'down']), steps: z.int().min(1).max(9) }),
+    run: async () => 'moved',
+  });
+
+  it.each(Object.entries(MALFORMED))(
+    'are all counted as broken.%s, and the episode continues',
+    async (kind, replies) => {
+      const { result, metrics } = await loopOf({
+        replies: [...replies, calling(['finish', {}])],
+        tools: [move as AnyTool, finishTool as AnyTool],
+        hints: true,
+        options: { answersInText: false, maxIdleReplies: Number.POSITIVE_INFINITY },
+      });
+      expect(result.status).toBe('finished');
+      expect(metrics).toMatchObject({ [`broken.${kind}`]: replies.length });
+      expect(Object.keys(metrics).filter((name) => name.startsWith('broken.'))).toEqual([`broken.${kind}`]);
+    },
+  );
+});

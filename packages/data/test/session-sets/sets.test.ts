@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Trace } from '@floe-rl/core/schema';
@@ -105,6 +105,28 @@ describe('what is not a complete set', () => {
     await rm(file);
     await expect(readAll(set())).rejects.toThrow('a file of the set is missing');
   });
+
+  const damages: Readonly<Record<string, (file: string) => Promise<unknown>>> = {
+    'without its manifest': () => rm(join(set(), 'floe.json')),
+    'with a missing file': rm,
+    'with a file that is cut off': (file) => truncate(file, 1_000),
+    'with a changed byte': async (file) => {
+      const bytes = await readFile(file);
+      bytes[bytes.length >> 1] = (bytes[bytes.length >> 1] ?? 0) ^ 1;
+      await writeFile(file, bytes);
+    },
+    'without an image': async () => rm(join(set(), 'images', (await readdir(join(set(), 'images')))[0] ?? '')),
+  };
+
+  it.each(Object.keys(damages).flatMap((damage) => [['jsonl', damage] as const, ['parquet', damage] as const]))(
+    'is refused as %s %s',
+    async (encoding, damage) => {
+      await write(set(), ROWS, { encoding });
+      const file = (await readdir(join(set(), 'data'))).sort()[0] ?? '';
+      await damages[damage]?.(join(set(), 'data', file));
+      await expect(readAll(set())).rejects.toMatchObject({ code: 'corrupt_record' });
+    },
+  );
 
   it('is refused in another format', async () => {
     await write(set(), groups(), { format: 'sft' });
