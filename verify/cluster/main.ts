@@ -152,8 +152,8 @@ function killJob(env: NodeJS.ProcessEnv, id: string, ...args: readonly string[])
 async function untilReady(trainer: ClusterTrainer): Promise<void> {
   const deadlineMs = systemClock.monotonicMs() + READY_TIMEOUT_MS;
   for (;;) {
-    const { nodes } = await trainer.untilServed(() => trainer.client.status());
-    const { engines } = await trainer.untilServed(() => trainer.client.engines());
+    const { nodes } = await trainer.untilServed((client) => client.status());
+    const { engines } = await trainer.untilServed((client) => client.engines());
     const healthy = nodes.filter((node) => node.healthy).length;
     const usable = engines.filter(
       (engine) => engine.nodes.filter(({ state }) => state === 'ready').length === NODES,
@@ -186,7 +186,7 @@ async function measure(dir: string, slurm: Slurm): Promise<Report> {
     step(`submitting ${options.sessions} sessions`);
     const sessions = Number(options.sessions);
     const startedMs = systemClock.monotonicMs();
-    await trainer.submit(requests, sessions);
+    await trainer.submitAll(requests, sessions);
     const killed = { node: 0, replica: 0 };
     await trainer.collect((count) => {
       if (killed.node === 0 && count >= KILL_NODE_AT * sessions) {

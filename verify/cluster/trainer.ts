@@ -3,15 +3,16 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { FloeClient } from '@floe-rl/client';
-import { FloeError, sleep, systemClock } from '@floe-rl/core';
 import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import { checkAgainstLedger } from '@floe-rl/sim';
 import { demoTasks } from '#floe/commands/demo-run';
 import { readTaskFile } from '#floe/commands/yaml-file';
+import { Trainer } from '../faults/trainer.ts';
+import { until } from '../runner/until.ts';
 
-/** Milliseconds to wait before a call is repeated because no server replica has replied. */
-const RETRY_PAUSE_MS = 200;
+/** Maximum time in ms until every session has a result. The program itself ends earlier. */
+const LIMIT_MS = 3_600_000;
+const POLL_INTERVAL_MS = 20;
 const TOPICS = ['harbour', 'lighthouse', 'ferry', 'crane'];
 
 export type ClusterTasks = {
@@ -53,85 +54,62 @@ export type CheckReport = {
   readonly errors: readonly SessionResult[];
 };
 
-export class ClusterTrainer {
-  readonly client: FloeClient;
-  private readonly results: SessionResult[] = [];
-  private readonly submitted = new Set<string>();
-  private cursor = 0;
-
-  constructor(url: string, token: string) {
-    this.client = new FloeClient({ url, token });
-  }
-
-  /** Repeats a call until a server replica has served it. Throws an error at once when repeating the call cannot resolve it. */
-  async untilServed<T>(call: () => Promise<T>): Promise<T> {
-    for (;;) {
-      try {
-        return await call();
-      } catch (error) {
-        if (!FloeError.is(error) || !error.retryable) throw error;
-        await sleep(systemClock, RETRY_PAUSE_MS);
-      }
-    }
+/** A trainer that submits tasks to a cluster, reads their results from any server replica that replies, and checks them. */
+export class ClusterTrainer extends Trainer {
+  constructor(urls: string, token: string) {
+    super(() => urls, token);
   }
 
   /**
    * Submits `sessions` sessions, distributed evenly over the tasks. Each task has a fixed id, so a repeated submission adds no sessions.
    */
-  async submit(requests: readonly TaskRequestInput[], sessions: number): Promise<void> {
+  async submitAll(requests: readonly TaskRequestInput[], sessions: number): Promise<void> {
     for (const [index, request] of requests.entries()) {
       const num_samples = Math.floor((sessions + index) / requests.length);
-      if (num_samples === 0) continue;
-      const reply = await this.untilServed(() => this.client.submit({ ...request, num_samples }));
-      for (const id of reply.session_ids) this.submitted.add(id);
+      if (num_samples > 0) await this.submit({ ...request, num_samples });
     }
   }
 
-  /** Reads results by cursor until every session has one. After each result, it calls `onResult` with the number of results so far. */
-  async collect(onResult: (count: number) => void): Promise<void> {
-    while (this.results.length < this.submitted.size) {
-      await this.untilServed(async () => {
-        for await (const result of this.client.results({ after: this.cursor })) {
-          this.results.push(result);
-          this.cursor = result.cursor ?? this.cursor;
-          onResult(this.results.length);
-          if (this.results.length >= this.submitted.size) return;
-        }
-      });
-    }
+  /** Reads results until every session has one. Calls `onResults` with the number of results, again and again. */
+  async collect(onResults: (count: number) => void): Promise<void> {
+    void this.read();
+    const isComplete = (): boolean => {
+      onResults(this.results.size);
+      return this.outstanding().length === 0 || this.violations.length > 0;
+    };
+    await until(isComplete, LIMIT_MS, POLL_INTERVAL_MS);
+    if (this.violations.length > 0) throw new Error(this.violations.join('; '));
   }
 
   /** Checks the results against the submitted sessions, against a second reading of all results, and against the engines' ledgers. */
   async check(ledgerDir: string): Promise<CheckReport> {
-    const secondReading = await this.untilServed(async () => {
+    const secondReading = await this.untilServed(async (client) => {
       const ids: string[] = [];
-      for await (const { session_id } of this.client.results({ follow: false })) ids.push(session_id);
+      for await (const { session_id } of client.results({ follow: false })) ids.push(session_id);
       return ids;
     });
-    const first = new Set(this.results.map((result) => result.session_id));
+    const submitted = [...this.tasks.keys()].flatMap((id) => this.sessionsOf(id));
+    const results = [...this.results.values()];
+    const first = new Set(this.results.keys());
     const second = new Set(secondReading);
-    const lost = [...this.submitted].filter((id) => !first.has(id)).length;
-    const repeated = this.results.length - first.size + (secondReading.length - second.size);
-    const unknown = [...first, ...second].filter((id) => !this.submitted.has(id)).length;
+    const lost = submitted.filter((id) => !first.has(id)).length;
+    const repeated = this.duplicates.length + (secondReading.length - second.size);
+    const unknown = [...first, ...second].filter((id) => !submitted.includes(id)).length;
     const ledger = readdirSync(ledgerDir)
       .filter((name) => name.startsWith('ledger-'))
       .flatMap((name) => readFileSync(join(ledgerDir, name), 'utf8').split('\n'))
       // The last line of a ledger may be incomplete, because its engine was killed. An incomplete line is skipped.
       .filter((line) => line.endsWith('}'))
       .map((line) => JSON.parse(line));
-    const { mismatches, trainable_tokens } = checkAgainstLedger(this.results, ledger, 'processed');
+    const { mismatches, trainable_tokens } = checkAgainstLedger(results, ledger, 'processed');
     return {
-      finished: this.results.filter((result) => result.outcome === 'completed').length,
-      lost: lost + Math.max(0, this.submitted.size - second.size),
+      finished: results.filter((result) => result.outcome === 'completed').length,
+      lost: lost + Math.max(0, submitted.length - second.size),
       duplicated: repeated + unknown,
       mismatches,
       tokens: trainable_tokens,
-      attempts: this.results.reduce((sum, result) => sum + result.attempt, 0),
-      errors: this.results.filter((result) => result.outcome !== 'completed'),
+      attempts: results.reduce((sum, result) => sum + result.attempt, 0),
+      errors: results.filter((result) => result.outcome !== 'completed'),
     };
-  }
-
-  close(): Promise<void> {
-    return this.client.close();
   }
 }

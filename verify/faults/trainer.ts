@@ -44,14 +44,19 @@ export class Trainer {
   /** SHA-256 digests of the received callback bodies, by idempotency key of the callback. */
   readonly callbacks = new Map<string, string>();
   private readonly url: () => string;
+  private readonly token: string | null;
   private cursor = 0;
   private hasStopped = false;
   private listener: Server | null = null;
   private current: FloeClient;
 
-  /** `url` returns the URL of a server that is running. It is called for the first connection and for each reconnection. */
-  constructor(url: () => string) {
+  /**
+   * `url` returns the URL of a server that is running. It is called for the first connection and for each reconnection. `token` is the control
+   * token of the server; `null` for none.
+   */
+  constructor(url: () => string, token: string | null = null) {
     this.url = url;
+    this.token = token;
     this.current = this.connect();
   }
 
@@ -64,7 +69,7 @@ export class Trainer {
   }
 
   connect(): FloeClient {
-    return new FloeClient({ url: this.url() });
+    return new FloeClient({ url: this.url(), ...(this.token === null ? {} : { token: this.token }) });
   }
 
   /**

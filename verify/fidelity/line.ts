@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { tableOf } from '../runner/report.ts';
 
 /** Token and session counts of a measurement, in the form in which test/fidelity writes them. */
 export const measureSchema = z.looseObject({
@@ -33,7 +34,7 @@ export function emptyLine(harness: string, mode: string): Line {
 }
 
 /** Returns the rows as a Markdown table. */
-export function tableOf(lines: readonly Line[]): string {
+export function tableOfLines(lines: readonly Line[]): string {
   const head = [
     ...['harness', 'captured and built', 'sessions', 'sampled', 'trained', 'exact context', 'traces a session'],
     'without a version',
@@ -48,7 +49,7 @@ export function tableOf(lines: readonly Line[]): string {
     (line.traces / Math.max(1, line.sessions)).toFixed(1),
     percent(line.unknown_version, line.trained),
   ]);
-  return [head, head.map(() => '---'), ...rows].map((row) => `| ${row.join(' | ')} |`).join('\n');
+  return tableOf(head, rows);
 }
 
 function percent(part: number, whole: number): string {

@@ -13,7 +13,7 @@ import { runVitest } from '../../tools/vitest.ts';
 import { readOptions } from '../runner/options.ts';
 import { conclude } from '../runner/report.ts';
 import { runHarnesses } from './harnesses.ts';
-import { exactShares, type Line, measureSchema, tableOf } from './line.ts';
+import { exactShares, type Line, measureSchema, tableOfLines } from './line.ts';
 
 const { options, json } = readOptions({
   tokens: { type: 'string', default: '1000000' },
@@ -80,7 +80,7 @@ const figures = {
   stale_context: counted.reduce((sum, line) => sum + line.stale_context, 0),
   exact_share: exactShares(lines),
 };
-console.log(`\n${tableOf(lines)}\n`);
+console.log(`\n${tableOfLines(lines)}\n`);
 for (const problem of problems) console.log(problem);
 const { tokens, mismatches, trained_twice, unaccounted, stale_context } = figures;
 conclude({

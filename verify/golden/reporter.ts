@@ -1,6 +1,8 @@
 // Prints the failures, a table of the golden cases by engine mode, and the line "golden: C cases x M modes, P passed, F failed". When
 // FLOE_GOLDEN_JSON is set, the last line is the same counts as JSON.
+
 import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
+import { tableOf } from '../runner/report.ts';
 
 type Counts = { passed: number; failed: number };
 
@@ -38,11 +40,7 @@ class Table {
     const rows = [...this.titles]
       .sort(([a], [b]) => (a < b ? -1 : 1))
       .map(([letter, titles]) => [letter, ...modes.map((mode) => this.cellText(letter, mode)), [...titles].join('; ')]);
-    const head = [
-      ['case', ...modes, ''],
-      ['---', ...modes.map(() => '---'), '---'],
-    ];
-    return [...head, ...rows].map((row) => `| ${row.join(' | ')} |`.replace('|  |', '| |')).join('\n');
+    return tableOf(['case', ...modes, 'what'], rows);
   }
 
   private cellText(letter: string, mode: string): string {

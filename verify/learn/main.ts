@@ -13,7 +13,7 @@ import { readOptions } from '../runner/options.ts';
 import { conclude } from '../runner/report.ts';
 import { countsOf, problemsOf } from './judge.ts';
 import { pythonWithNumpy } from './python.ts';
-import { curvesSvg, nameOf, rowOf, tableOf } from './report.ts';
+import { curvesSvg, nameOf, rowOf, tableOfRuns } from './report.ts';
 import { type Plan, type Run, runPlan, STEPS } from './run.ts';
 import { SABOTAGES } from './sabotage.ts';
 
@@ -74,7 +74,7 @@ const figures = {
   sabotaged: plans.filter(({ sabotage }) => sabotage !== null).length,
   failed_as_it_should: sabotaged.filter(({ problems }) => problems.length === 0).length,
 };
-console.log(`\n${tableOf(done.map(({ run }) => run))}\n`);
+console.log(`\n${tableOfRuns(done.map(({ run }) => run))}\n`);
 if (options.svg !== undefined) writeFileSync(options.svg, curvesSvg(done.map(({ run }) => run)));
 const lines = done.map(({ run: { sabotage, python, ...run }, problems }) => ({
   ...run,

@@ -1,4 +1,5 @@
 // Formats the output of `npm run verify -- learn`: a line for each run, a table, and the curves of the mean reward as text and as SVG.
+import { tableOf } from '../runner/report.ts';
 import { countsOf } from './judge.ts';
 import type { Plan, Run } from './run.ts';
 
@@ -21,7 +22,7 @@ export function nameOf({ harness, seed, sabotage, python }: Plan): string {
 }
 
 /** Returns the runs as a Markdown table. */
-export function tableOf(runs: readonly Run[]): string {
+export function tableOfRuns(runs: readonly Run[]): string {
   const head = [
     ...[
       'harness',
@@ -47,7 +48,7 @@ export function tableOf(runs: readonly Run[]): string {
       ...[String(tokens), String(choices), String(impossible), run.seconds.toFixed(0)],
     ];
   });
-  return [head, head.map(() => '---'), ...rows].map((row) => `| ${row.join(' | ')} |`).join('\n');
+  return tableOf(head, rows);
 }
 
 const WIDTH = 640;

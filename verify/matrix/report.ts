@@ -1,4 +1,5 @@
 // Formats the output of a matrix run: lines of progress, a table, docs/measurements/compatibility.md and JSON. All functions are pure.
+import { columnsOf, tableOf as markdownTable } from '../runner/report.ts';
 import type { Cell, CellReport, MatrixMode } from './cell.ts';
 import { type Adapter, CELL_NAMES, type CellName, type PlannedCell } from './plan.ts';
 
@@ -100,16 +101,7 @@ function tableRows(outcome: RunOutcome): string[][] {
 /** Returns the table of results as plain text with aligned columns. */
 export function tableOf(outcome: RunOutcome): string {
   const head = ['harness', 'version', 'dialect', ...cellColumns(outcome.reports)];
-  const all = [head, ...tableRows(outcome)];
-  const widths = head.map((_, column) => Math.max(...all.map((row) => row[column]?.length ?? 0)));
-  return all
-    .map((row) =>
-      row
-        .map((text, column) => text.padEnd(widths[column] ?? 0))
-        .join('  ')
-        .trimEnd(),
-    )
-    .join('\n');
+  return columnsOf([head, ...tableRows(outcome)], head.length);
 }
 
 function countsOf(reports: readonly Report[]): Record<CellState, number> {
@@ -231,5 +223,8 @@ function overheadSection(overhead: readonly Overhead[]): string[] {
 
 function markdown(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const escaped = (text: string): string => text.replaceAll('|', '\\|');
-  return [head, head.map(() => '---'), ...rows].map((row) => `| ${row.map(escaped).join(' | ')} |`).join('\n');
+  return markdownTable(
+    head.map(escaped),
+    rows.map((row) => row.map(escaped)),
+  );
 }

@@ -8,6 +8,14 @@ export function tableOf(head: readonly string[], rows: readonly (readonly Cell[]
   return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
 }
 
+/** Returns rows with aligned columns: those of numbers, which are all but the first `texts` ones, to the right. */
+export function columnsOf(rows: readonly (readonly string[])[], texts: number): string {
+  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
+  const aligned = (text: string, column: number): string =>
+    column < texts ? text.padEnd(widths[column] ?? 0) : text.padStart(widths[column] ?? 0);
+  return rows.map((row) => row.map(aligned).join('  ').trimEnd()).join('\n');
+}
+
 /** How a program ends. */
 export type Conclusion = {
   /** The last line of its text; `null` when it is printed already. */

@@ -1,3 +1,4 @@
+import { columnsOf } from '../runner/report.ts';
 import { type Mutant, ROOMS, roomOf } from './mutants.ts';
 import type { MutantStatus } from './packages.ts';
 
@@ -75,14 +76,7 @@ export function printTable(results: readonly Result[]): void {
     rowOf('all', countsOf(results)),
   ];
   const header = ['room', 'sampled', 'killed', 'of which timed out', 'survived', 'equivalent', 'score'];
-  const widths = header.map((name, column) => Math.max(name.length, ...rows.map((row) => row[column]?.length ?? 0)));
-  for (const row of [header, ...rows]) {
-    console.log(
-      row
-        .map((cell, column) => (column === 0 ? cell.padEnd(widths[0] ?? 0) : cell.padStart(widths[column] ?? 0)))
-        .join('  '),
-    );
-  }
+  console.log(columnsOf([header, ...rows], 1));
 }
 
 function rowOf(name: string, { sampled, killed, timedOut, survived, equivalent, score }: Counts): readonly string[] {
