@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { sleep, systemClock } from '@floe-rl/core';
 import { request } from 'undici';
+import { freePort } from './ports.ts';
 
 const PROGRAMS = { 'docker-registry': 'docker-registry', skopeo: 'skopeo', umoci: 'umoci' } as const;
 /** Number and interval in milliseconds of the checks whether the registry answers. */
@@ -125,12 +126,4 @@ function forward(incoming: IncomingMessage, response: ServerResponse, port: numb
   });
   upstream.once('error', () => response.destroy());
   incoming.pipe(upstream);
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
 }

@@ -10,7 +10,7 @@ engines.command('add').argument('<url>').option('--kind <kind>', '');
 const names = { verify: new Set(['faults']), bench: new Set<string>() };
 
 function block(text: string): Block {
-  return { page: 'a.md', line: 9, language: 'sh', text, notRun: null, before: '', file: null };
+  return { page: 'a.md', line: 9, language: 'sh', text, notRun: null, before: '', quoted: null, file: null };
 }
 
 function problems(text: string): string[] {
