@@ -153,7 +153,7 @@ export const PROGRAMS: Readonly<Record<string, Group | Part>> = {
     },
   },
   attacks: {
-    summary: 'agents that cheat, attack or send what nobody expects, beside honest ones',
+    summary: 'agents that cheat or attack, and clients that send broken requests, beside honest ones',
     parts: {
       hostile: {
         summary: 'agents that cheat, break out of their sandbox or use up resources, beside honest sessions',
