@@ -4,6 +4,19 @@ export { type Backoff, backoffMs, jitteredBackoffMs } from './backoff.ts';
 export { lastBoxed } from './boxed-text.ts';
 export { GIB, KIB, MIB } from './bytes.ts';
 export { canonicalJson } from './canonical-json.ts';
+export {
+  type CallOptions,
+  Channel,
+  type ChannelOptions,
+  Moved,
+  movedBytes,
+  type Operations,
+} from './channel/channel.ts';
+export { type ErrorCodec, type ErrorMessage, floeErrors } from './channel/error-codec.ts';
+export { LineReader } from './channel/line-reader.ts';
+export { PendingRequests } from './channel/pending-requests.ts';
+export { type ConnectedProcess, type Port, processPort, threadPort } from './channel/ports.ts';
+export { serveThread, Thread } from './channel/thread.ts';
 export { type Clock, isoNow, scheduleAfterInput, sleep, systemClock } from './clock.ts';
 export { asFloeError, ERROR_TABLE, type ErrorCode, FloeError } from './errors.ts';
 export { nextEventLoopTurn } from './event-loop.ts';

@@ -1,0 +1,45 @@
+import { parentPort, Worker, type WorkerOptions } from 'node:worker_threads';
+import { FloeError } from '../errors.ts';
+import { Channel, type Operations } from './channel.ts';
+import { threadPort } from './ports.ts';
+
+/** A thread that offers operations, as {@link serveThread} states them. */
+export class Thread<Theirs extends Operations> {
+  readonly channel: Channel<Theirs>;
+  /** Whether the thread has ended and takes no further calls. */
+  hasEnded = false;
+  private readonly worker: Worker;
+
+  /**
+   * Starts the compiled module `path`. `ended` returns the error with which calls reject once the thread has ended; `cause` is the message of
+   * the error that ended it, or `null` when there was none.
+   */
+  constructor(path: string, ended: (cause: string | null) => FloeError, options: WorkerOptions = {}) {
+    this.worker = new Worker(path, options);
+    this.channel = new Channel(threadPort(this.worker), {});
+    let cause: string | null = null;
+    this.worker.on('error', ({ message }: Error) => {
+      cause = message;
+    });
+    this.worker.once('exit', () => {
+      this.hasEnded = true;
+      this.channel.close(ended(cause));
+    });
+  }
+
+  /** Lets the process end although the thread runs. */
+  unref(): void {
+    this.worker.unref();
+  }
+
+  /** Ends the thread. Calls in progress are rejected. May be called twice. */
+  async close(): Promise<void> {
+    await this.worker.terminate();
+  }
+}
+
+/** Offers operations to the thread that started this one. */
+export function serveThread(operations: Operations): void {
+  if (parentPort === null) throw new FloeError('internal', 'this module runs in a thread of floe');
+  new Channel(threadPort(parentPort), { operations });
+}
