@@ -1,14 +1,13 @@
-import { errorOf } from '@floe-rl/agents';
 import { NodeApi } from '@floe-rl/client';
 import {
-  abortAfter,
   asFloeError,
   type Backoff,
   backoffMs,
+  type CallOptions,
   type Clock,
   FloeError,
+  floeErrors,
   newId,
-  raceAbort,
   settleAll,
   sleep,
   systemClock,
@@ -179,7 +178,7 @@ class NodeProcesses implements NodeReports {
     await Promise.all(
       this.workers.map(async ({ process, state }) => {
         if (process !== null && state === 'running') {
-          await this.within(CLOSE_MS, process.channel.call('close', undefined)).catch(() => {});
+          await process.channel.call('close', undefined, this.limit(CLOSE_MS)).catch(() => {});
         }
         process?.end();
         await process?.ended;
@@ -220,20 +219,15 @@ class NodeProcesses implements NodeReports {
     return first === undefined ? '' : first.channel.call('engineMetrics', undefined);
   }
 
-  /** Resolves as `call` does, or rejects after a time limit in milliseconds. */
-  private async within<T>(limitMs: number, call: Promise<T>): Promise<T> {
-    const late = (): FloeError => new FloeError('deadline_exceeded', 'a process of the node does not answer');
-    const limit = abortAfter(this.deps.clock, limitMs, late);
-    try {
-      return await raceAbort(call, limit.signal);
-    } finally {
-      limit.release();
-    }
+  /** Returns the options of a call to a process that rejects after a time limit in milliseconds. */
+  private limit(limitMs: number): CallOptions {
+    const error = (): FloeError => new FloeError('deadline_exceeded', 'a process of the node does not answer');
+    return { deadline: { clock: this.deps.clock, limitMs, error } };
   }
 
   private async reports(): Promise<WorkerReports[]> {
     const reports = this.running().map(({ channel }) =>
-      this.within(REPORT_MS, channel.call('reports', undefined)).catch(() => []),
+      channel.call('reports', undefined, this.limit(REPORT_MS)).catch(() => []),
     );
     return (await Promise.all(reports)).flat();
   }
@@ -256,7 +250,7 @@ class NodeProcesses implements NodeReports {
       register: (description, signal) => this.server.register(description, signal),
       heartbeat: ({ beat, replySeconds }, signal) => this.server.heartbeat(index, beat, replySeconds, signal),
       lease: (request, signal) => this.server.lease(index, request, signal),
-      takenOver: async (error) => this.resolveFailed(asFloeError(errorOf(error))),
+      takenOver: async (error) => this.resolveFailed(floeErrors.decode(error)),
     };
   }
 

@@ -1,4 +1,4 @@
-import type { ErrorMessage } from '@floe-rl/agents';
+import type { ErrorMessage } from '@floe-rl/core';
 import type { MetricObjectWithValues, MetricValue } from 'prom-client';
 import type { GatewayConfig } from '../node/config.ts';
 import type { NodeCalls } from '../node/node-agent.ts';

@@ -1,6 +1,5 @@
 import { type ChildProcess, fork } from 'node:child_process';
-import { entryPath, FloeError, systemClock } from '@floe-rl/core';
-import { Channel } from './channel.ts';
+import { Channel, entryPath, FloeError, processPort, systemClock } from '@floe-rl/core';
 import type { ParentOperations, WorkerOperations, WorkerSetup } from './protocol.ts';
 
 /** Time in milliseconds after which a process that does not end is killed. It ends at once unless it is suspended or blocked. */
@@ -23,7 +22,10 @@ export class WorkerProcess {
       stdio: ['ignore', 2, 2, 'ipc'],
       env: { ...process.env, ...label },
     });
-    this.channel = new Channel<WorkerOperations>(this.child, operations);
+    this.channel = new Channel<WorkerOperations>(processPort(this.child), {
+      operations,
+      cancelError: () => new FloeError('cancelled', 'the process that called no longer waits'),
+    });
     this.ended = new Promise((resolve) => {
       this.child.once('error', (error) => resolve(error.message));
       this.child.once('exit', (code, signal) => resolve(signal ?? `exit code ${code}`));

@@ -1,9 +1,8 @@
-import { errorMessage } from '@floe-rl/agents';
+import { Channel, floeErrors, processPort } from '@floe-rl/core';
 import { createLogger } from '@floe-rl/observe';
 import type { Gateway } from '../node/gateway.ts';
 import type { NodeReports } from '../node/node-reports.ts';
 import { startTracedGateway } from '../node/traced-gateway.ts';
-import { Channel } from './channel.ts';
 import type { ParentOperations, WorkerOperations, WorkerSetup } from './protocol.ts';
 
 /*
@@ -27,9 +26,10 @@ async function start({ config, index, count, instance, logLevel, unusedDirs }: W
       instance,
       count,
       calls: {
-        register: (description, signal) => parent.call('register', description, signal),
-        heartbeat: (beat, signal, replySeconds) => parent.call('heartbeat', { beat, replySeconds }, signal),
-        lease: (request, signal) => parent.call('lease', request, signal),
+        register: (description, signal) => parent.call('register', description, { signal, awaitsPeer: true }),
+        heartbeat: (beat, signal, replySeconds) =>
+          parent.call('heartbeat', { beat, replySeconds }, { signal, awaitsPeer: true }),
+        lease: (request, signal) => parent.call('lease', request, { signal, awaitsPeer: true }),
       },
       unusedDirs,
       onReports: (reports) => void reported.push(reports),
@@ -37,7 +37,7 @@ async function start({ config, index, count, instance, logLevel, unusedDirs }: W
   });
   const [reports] = reported;
   if (reports === undefined) throw new Error('the gateway has no reports');
-  void gateway.takenOver.then((error) => parent.call('takenOver', errorMessage(error))).catch(() => {});
+  void gateway.takenOver.then((error) => parent.call('takenOver', floeErrors.encode(error))).catch(() => {});
   return { gateway, reports };
 }
 
@@ -57,7 +57,7 @@ const operations: WorkerOperations = {
   close: async () => part?.gateway.close(),
 };
 
-const parent: Channel<ParentOperations> = new Channel<ParentOperations>(process, operations);
+const parent: Channel<ParentOperations> = new Channel<ParentOperations>(processPort(process), { operations });
 
 // The parent decides when the process ends. A signal to all processes of the node must not end it before.
 process.on('SIGINT', () => {});
