@@ -21,9 +21,10 @@ export class Moved<Value> {
 }
 
 /** Moves bytes to the caller. Bytes that share their memory with others, as small Buffers do, are copied. */
-export function movedBytes(bytes: Uint8Array<ArrayBuffer>): Moved<Uint8Array> {
-  const isWhole = bytes.byteLength === bytes.buffer.byteLength;
-  return new Moved(bytes, isWhole ? [bytes.buffer] : []);
+export function movedBytes(bytes: Uint8Array): Moved<Uint8Array> {
+  const { buffer } = bytes;
+  const isMovable = buffer instanceof ArrayBuffer && bytes.byteLength === buffer.byteLength;
+  return new Moved(bytes, isMovable ? [buffer] : []);
 }
 
 type Unmoved<Value> = Value extends Moved<infer Inner> ? Inner : Value;
