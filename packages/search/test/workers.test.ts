@@ -17,4 +17,15 @@ describe('a compiled thread of the search', { timeout: 60_000 }, () => {
     expect(definitions.map(({ name }) => name)).toEqual(['greet']);
     await parser.close();
   });
+
+  it('parses a file after another one was cancelled, and does not mix their definitions', async () => {
+    const parser = new CodeParser();
+    const abort = new AbortController();
+    const cancelled = parser.parse('def first():\n    pass\n', 'python', abort.signal);
+    abort.abort(new Error('stop'));
+    await expect(cancelled).rejects.toThrow('stop');
+    const { definitions } = await parser.parse('def second():\n    pass\n', 'python', signal);
+    expect(definitions.map(({ name }) => name)).toEqual(['second']);
+    await parser.close();
+  });
 });

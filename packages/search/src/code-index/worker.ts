@@ -1,15 +1,12 @@
-import { parentPort } from 'node:worker_threads';
-import { asFloeError } from '@floe-rl/core';
+import { serveThread } from '@floe-rl/core';
+import type { Grammar } from './languages.ts';
 import { parseCode } from './parse.ts';
-import type { ParseReply, ParseRequest } from './parser.ts';
 
-/** A thread that parses files, so that long or hostile code does not delay the agents of the process. */
-parentPort?.on('message', ({ number, text, grammar }: ParseRequest) => {
-  parseCode(text, grammar).then(
-    (parsed) => parentPort?.postMessage({ number, parsed } satisfies ParseReply),
-    (thrown: unknown) => {
-      const { code, message } = asFloeError(thrown);
-      parentPort?.postMessage({ number, error: { code, message } } satisfies ParseReply);
-    },
-  );
-});
+export type ParseOperations = typeof operations;
+
+/** A thread that parses files, so that neither long nor hostile code delays the agents of the process. */
+const operations = {
+  parse: ({ text, grammar }: { readonly text: string; readonly grammar: Grammar }) => parseCode(text, grammar),
+};
+
+serveThread(operations);
