@@ -28,6 +28,7 @@ export {
   type RunOptions,
   type RuntimeTools,
   type ShellResult,
+  TOOL_FAILURES,
   ToolError,
   type ToolFailure,
   type ToolProcess,

@@ -2,13 +2,29 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { closeSync, mkdtempSync, openSync, readSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { asFloeError, type Clock, entryPath, FloeError, linkAbort, onAbort } from '@floe-rl/core';
+import {
+  asFloeError,
+  Channel,
+  type Clock,
+  entryPath,
+  FloeError,
+  type LinkedAbort,
+  linkAbort,
+  processPort,
+} from '@floe-rl/core';
 import type { DirectCall } from '@floe-rl/core/protocol';
 import type { RuntimeTools } from '@floe-rl/sandbox';
 import type { Turn } from '../tools/conversation.ts';
 import type { PluginModules } from './catalog.ts';
-import { errorMessage, errorOf } from './error-message.ts';
-import type { EpisodeEnd, EpisodeOrder, HostMessage, ProcessSetup, WorkerMessage } from './protocol.ts';
+import { agentErrors } from './error-codec.ts';
+import type {
+  EpisodeEnd,
+  EpisodeOrder,
+  HostOperations,
+  NodeRequest,
+  ProcessSetup,
+  WorkerOperations,
+} from './protocol.ts';
 import { PYTHON_START_MS } from './python/python-process.ts';
 import { BoxOperations } from './remote-box.ts';
 
@@ -42,10 +58,8 @@ export type AgentProcessOptions = {
 type RunningEpisode = {
   readonly backend: EpisodeBackend;
   readonly box: BoxOperations | null;
-  /** Requests of the episode to its node that have not ended. */
-  readonly requests: Map<number, ReturnType<typeof linkAbort>>;
-  resolve(end: EpisodeEnd): void;
-  reject(error: Error): void;
+  /** Aborts the requests of the episode when it has ended. */
+  readonly ended: LinkedAbort;
 };
 
 /** A child process that runs episodes of agents. */
@@ -54,6 +68,7 @@ export class AgentProcess {
   readonly ready: Promise<void>;
   private readonly options: AgentProcessOptions;
   private readonly child: ChildProcess;
+  private readonly channel: Channel<WorkerOperations>;
   private readonly culpritFile: number;
   private readonly episodes = new Map<number, RunningEpisode>();
   private readonly exited: Promise<void>;
@@ -62,8 +77,8 @@ export class AgentProcess {
   private cancelPing = (): void => {};
   /** Why the process has ended, or is being ended; `null` while it runs. */
   private end: FloeError | null = null;
-  /** The episode that ended the process, as it named itself; 0 when it named none. */
-  private crashedEpisode = 0;
+  /** The episode whose code ended the process; 0 when it is not known. */
+  private culprit = 0;
 
   constructor(options: AgentProcessOptions) {
     this.options = options;
@@ -76,17 +91,33 @@ export class AgentProcess {
       execArgv: [],
       env: agentEnv(options.env),
     });
-    this.lastPongMs = options.clock.monotonicMs();
-    this.send({ type: 'setup', setup: options.setup });
-    this.ready = this.started();
-    this.ready.catch(() => {});
+    const operations: HostOperations = {
+      perform: ({ episode, body }, signal) => this.perform(episode, body, signal),
+      crashed: ({ episode, message }) => {
+        this.culprit = episode;
+        this.kill(new FloeError('runtime_failed', `code in a process for agents failed: ${message}`));
+      },
+    };
+    this.channel = new Channel(processPort(this.child), {
+      operations,
+      errors: agentErrors,
+      cancelError: () => new FloeError('cancelled', 'the agent no longer waits for the result'),
+    });
     this.exited = new Promise((resolve) => {
       this.child.once('exit', (code, signal) => {
-        this.ended(code, signal);
+        this.ended(new FloeError('runtime_failed', `a process for agents ended (${signal ?? code})`));
+        resolve();
+      });
+      this.child.on('error', (cause) => {
+        // A process that has started ends with the event `exit`.
+        if (this.child.pid !== undefined) return;
+        this.ended(new FloeError('runtime_failed', `no process for agents: ${cause.message}`, {}, cause));
         resolve();
       });
     });
-    this.child.on('message', (message) => this.receive(message as WorkerMessage));
+    this.lastPongMs = options.clock.monotonicMs();
+    this.ready = this.loadModules();
+    this.ready.catch(() => {});
     this.ping();
   }
 
@@ -109,18 +140,16 @@ export class AgentProcess {
     if (this.end !== null) throw this.end;
     const episode = this.nextEpisode++;
     const box = backend.openTools === null ? null : new BoxOperations(backend.openTools);
-    let release = (): void => {};
+    const ended = linkAbort();
+    this.episodes.set(episode, { backend, box, ended });
     try {
-      return await new Promise<EpisodeEnd>((resolve, reject) => {
-        this.episodes.set(episode, { backend, box, requests: new Map(), resolve, reject });
-        release = onAbort(signal, () => this.abort(episode, signal));
-        this.send({ type: 'start', episode, order });
-      });
+      // A cancelled episode ends at once, whenever the agent notices. It can do nothing outside its process any more.
+      return await this.channel.call('run', { episode, order }, { signal });
+    } catch (error) {
+      const { end } = this;
+      throw error === end && end !== null && episode === this.culprit ? this.blaming(end) : error;
     } finally {
-      release();
-      for (const request of this.episodes.get(episode)?.requests.values() ?? []) {
-        request.abort(new FloeError('cancelled', 'the episode has ended'));
-      }
+      ended.abort(new FloeError('cancelled', 'the episode has ended'));
       this.episodes.delete(episode);
       await box?.close();
     }
@@ -128,98 +157,44 @@ export class AgentProcess {
 
   /** Ends the process and its episodes, after it has closed the toolsets that it keeps. May be called twice. */
   async close(): Promise<void> {
-    this.send({ type: 'close' });
+    if (this.end === null) this.channel.notify('close', undefined);
     this.end ??= new FloeError('cancelled', 'the node shuts down');
-    for (const { reject } of this.episodes.values()) reject(this.end);
+    this.channel.close(this.end);
     const cancel = this.options.clock.schedule(CLOSE_MS, () => this.child.kill('SIGKILL'));
     await this.exited;
     cancel();
   }
 
-  private async started(): Promise<void> {
-    const { clock } = this.options;
-    await new Promise<void>((resolve, reject) => {
-      const cancel = clock.schedule(START_MS, () => {
-        const names = pluginNames(this.options.setup.modules).join(', ');
-        const message = `a process for agents did not start within ${START_MS / 1000} s; its plug-ins: ${names || 'none'}`;
-        this.kill(new FloeError('setup_failed', message));
-      });
-      const settle = (act: () => void): void => {
-        cancel();
-        act();
-      };
-      this.child.once('error', (cause) =>
-        settle(() => reject(new FloeError('runtime_failed', `no process for agents: ${cause.message}`, {}, cause))),
-      );
-      this.child.once('exit', () =>
-        settle(() => reject(this.end ?? new FloeError('runtime_failed', 'it ended early'))),
-      );
-      this.child.on('message', (message: WorkerMessage) => {
-        if (message.type === 'ready') settle(resolve);
-        if (message.type === 'broken') settle(() => this.kill(asFloeError(errorOf(message.error))));
-      });
+  /** Loads the modules in the process. When it rejects, the process has ended. */
+  private async loadModules(): Promise<void> {
+    const { clock, setup } = this.options;
+    const cancel = clock.schedule(START_MS, () => {
+      const names = pluginNames(setup.modules).join(', ');
+      const message = `a process for agents did not start within ${START_MS / 1000} s; its plug-ins: ${names || 'none'}`;
+      this.kill(new FloeError('setup_failed', message));
     });
-  }
-
-  private abort(episode: number, signal: AbortSignal): void {
-    this.send({ type: 'abort', episode, error: errorMessage(signal.reason) });
-    // The session does not wait until the agent notices that its episode has ended. It can do nothing outside its process any more.
-    this.episodes.get(episode)?.reject(signal.reason);
-  }
-
-  private receive(message: WorkerMessage): void {
-    switch (message.type) {
-      case 'request':
-        void this.perform(message);
-        break;
-      case 'cancel':
-        for (const { requests } of this.episodes.values()) {
-          requests.get(message.request)?.abort(new FloeError('cancelled', 'the agent no longer waits for the result'));
-        }
-        break;
-      case 'ended':
-        this.episodes.get(message.episode)?.resolve(message.end);
-        break;
-      case 'rejected':
-        this.episodes.get(message.episode)?.reject(errorOf(message.error));
-        break;
-      case 'crashed':
-        this.crashedEpisode = message.episode;
-        this.kill(new FloeError('runtime_failed', `code in a process for agents failed: ${message.message}`));
-        break;
-      case 'pong':
-        this.lastPongMs = this.options.clock.monotonicMs();
-        break;
-      case 'ready':
-      case 'broken':
+    try {
+      await this.channel.call('setup', setup);
+    } catch (error) {
+      if (this.end === null) this.kill(asFloeError(error));
+      await this.exited;
+      throw this.end ?? error;
+    } finally {
+      cancel();
     }
   }
 
-  private async perform({
-    request,
-    episode,
-    body,
-  }: Extract<WorkerMessage, { readonly type: 'request' }>): Promise<void> {
+  private async perform(episode: number, body: NodeRequest, signal: AbortSignal): Promise<unknown> {
     const running = this.episodes.get(episode);
-    if (running === undefined) return;
-    const abort = linkAbort();
-    running.requests.set(request, abort);
+    if (running === undefined) throw new FloeError('cancelled', 'the episode has ended');
+    const abort = linkAbort(signal, running.ended.signal);
     running.backend.onActivity();
     try {
-      const value = await performFor(running, body, abort.signal);
-      this.send({ type: 'reply', request, value });
-    } catch (error) {
-      this.send({ type: 'failed', request, error: errorMessage(error) });
+      return await performFor(running, body, abort.signal);
     } finally {
-      running.requests.delete(request);
+      abort.release();
       running.backend.onActivity();
     }
-  }
-
-  private send(message: HostMessage): void {
-    if (this.end !== null || !this.child.connected) return;
-    // A failure to send means that the process has ended, which its exit reports.
-    this.child.send(message, () => {});
   }
 
   private ping(): void {
@@ -232,7 +207,10 @@ export class AgentProcess {
         this.kill(new FloeError('runtime_failed', message));
         return;
       }
-      this.send({ type: 'ping' });
+      const answered = (): void => {
+        this.lastPongMs = clock.monotonicMs();
+      };
+      this.channel.call('ping', undefined).then(answered, () => {});
       this.ping();
     });
   }
@@ -242,21 +220,21 @@ export class AgentProcess {
     this.child.kill('SIGKILL');
   }
 
-  private ended(code: number | null, signal: NodeJS.Signals | null): void {
-    this.end ??= new FloeError('runtime_failed', `a process for agents ended (${signal ?? code})`);
+  private ended(reason: FloeError): void {
+    this.end ??= reason;
     this.cancelPing();
-    const culprit = this.crashedEpisode || readCulprit(this.culpritFile);
+    // Only failures of plug-ins have a culprit; a shutdown has none.
+    if (this.end.code !== 'runtime_failed') this.culprit = 0;
+    else this.culprit ||= readCulprit(this.culpritFile);
     closeSync(this.culpritFile);
-    for (const [episode, { reject }] of this.episodes) {
-      const { code: errorCode, message, details } = this.end;
-      // Only failures of plug-ins have a culprit; a shutdown has none.
-      const isCulprit = episode === culprit && errorCode === 'runtime_failed';
-      const plugins = pluginNames(this.options.setup.modules);
-      const whose = plugins.length === 0 ? '' : `, which uses ${plugins.join(', ')}`;
-      const blame = (): FloeError =>
-        new FloeError('plugin_failed', `code of this episode${whose}: ${message}`, { ...details, plugins });
-      reject(isCulprit ? blame() : this.end);
-    }
+    this.channel.close(this.end);
+  }
+
+  /** Returns the error of the episode whose code has ended the process. */
+  private blaming({ message, details }: FloeError): FloeError {
+    const plugins = pluginNames(this.options.setup.modules);
+    const whose = plugins.length === 0 ? '' : `, which uses ${plugins.join(', ')}`;
+    return new FloeError('plugin_failed', `code of this episode${whose}: ${message}`, { ...details, plugins });
   }
 }
 
@@ -265,11 +243,7 @@ function pluginNames(modules: PluginModules): string[] {
   return Object.entries(modules).flatMap(([kind, paths]) => Object.keys(paths).map((name) => `${kind}.${name}`));
 }
 
-function performFor(
-  { backend, box }: RunningEpisode,
-  body: Extract<WorkerMessage, { readonly type: 'request' }>['body'],
-  signal: AbortSignal,
-): Promise<unknown> {
+function performFor({ backend, box }: RunningEpisode, body: NodeRequest, signal: AbortSignal): Promise<unknown> {
   if (body.kind === 'ask') return backend.ask(body, signal);
   if (box === null) return Promise.reject(new FloeError('unsupported', 'the session has no sandbox'));
   return box.perform(body, signal);

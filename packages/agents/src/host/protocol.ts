@@ -1,7 +1,5 @@
-import type { ErrorCode } from '@floe-rl/core';
 import type { DirectCall } from '@floe-rl/core/protocol';
 import type { McpServer, Skill, ToolSpec } from '@floe-rl/core/schema';
-import type { ToolFailure } from '@floe-rl/sandbox';
 import type { EpisodeLimits, EpisodeResult, ModelEndpoint } from '../loop/episode.ts';
 import type { HintSettings } from '../loop/hints.ts';
 import type { PluginModules } from './catalog.ts';
@@ -55,34 +53,26 @@ export type BoxRequest =
 /** What an episode asks of its node. */
 export type NodeRequest = ({ readonly kind: 'ask' } & DirectCall) | ({ readonly kind: 'box' } & BoxRequest);
 
-/** An error as it crosses between processes. */
-export type ErrorMessage =
-  | { readonly type: 'floe'; readonly code: ErrorCode; readonly message: string; readonly details: object }
-  | { readonly type: 'tool'; readonly reason: ToolFailure; readonly message: string };
-
 /** How an episode ended, with its metrics. */
 export type EpisodeEnd = { readonly result: EpisodeResult; readonly metrics: Readonly<Record<string, number>> };
 
-/** Messages from the node to a process that runs agents. Both are the same version of floe. */
-export type HostMessage =
-  | { readonly type: 'setup'; readonly setup: ProcessSetup }
-  | { readonly type: 'start'; readonly episode: number; readonly order: EpisodeOrder }
-  | { readonly type: 'abort'; readonly episode: number; readonly error: ErrorMessage }
-  | { readonly type: 'reply'; readonly request: number; readonly value: unknown }
-  | { readonly type: 'failed'; readonly request: number; readonly error: ErrorMessage }
-  | { readonly type: 'ping' }
-  | { readonly type: 'close' };
+/** The operations of a process that runs agents, which its node calls. Both are the same version of floe. */
+export type WorkerOperations = {
+  /** Loads the modules. Rejects when one cannot be loaded. */
+  setup(setup: ProcessSetup): Promise<void>;
+  run(start: { readonly episode: number; readonly order: EpisodeOrder }, signal: AbortSignal): Promise<EpisodeEnd>;
+  /** Answers once the process's event loop runs. */
+  ping(): void;
+  /** Closes the toolsets that are kept, and ends the process. */
+  close(): Promise<void>;
+};
 
-/** Messages from a process that runs agents to its node. */
-export type WorkerMessage =
-  | { readonly type: 'ready' }
-  | { readonly type: 'broken'; readonly error: ErrorMessage }
-  | { readonly type: 'request'; readonly request: number; readonly episode: number; readonly body: NodeRequest }
-  | { readonly type: 'cancel'; readonly request: number }
-  | { readonly type: 'ended'; readonly episode: number; readonly end: EpisodeEnd }
-  | { readonly type: 'rejected'; readonly episode: number; readonly error: ErrorMessage }
-  | { readonly type: 'crashed'; readonly episode: number; readonly message: string }
-  | { readonly type: 'pong' };
+/** The operations of a node, which its processes that run agents call. */
+export type HostOperations = {
+  perform(request: { readonly episode: number; readonly body: NodeRequest }, signal: AbortSignal): Promise<unknown>;
+  /** Reports that code of an episode has thrown outside every promise; `episode` is 0 when it is not known whose code it was. */
+  crashed(crash: { readonly episode: number; readonly message: string }): void;
+};
 
 /**
  * Descriptor, in a process that runs agents, of the file in which it writes the number of the episode whose code runs; 0 for none. The node

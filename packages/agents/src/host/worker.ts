@@ -1,28 +1,28 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { writeSync } from 'node:fs';
-import { FloeError, linkAbort, messageOf, onAbort, systemClock } from '@floe-rl/core';
+import { Channel, FloeError, linkAbort, messageOf, onAbort, processPort, systemClock } from '@floe-rl/core';
 import { loadCatalog } from './catalog.ts';
 import { directModel } from './direct-model.ts';
-import { errorMessage, errorOf } from './error-message.ts';
+import { agentErrors } from './error-codec.ts';
 import {
   CULPRIT_DESCRIPTOR,
-  type HostMessage,
+  type HostOperations,
   type NodeRequest,
   type ProcessSetup,
-  type WorkerMessage,
+  type WorkerOperations,
 } from './protocol.ts';
 import { remoteBox } from './remote-box.ts';
 import { runEpisode } from './run-episode.ts';
 import { ToolsetPool } from './toolset-pool.ts';
 
-/**
- * A child process of a node that runs agents, environments and tools. The first message has the operator's modules and services. It ends with
- * the node, and when code that it runs throws outside every promise.
+/*
+ * The program of a child process of a node that runs agents, environments and tools. It ends with the node, and when code that it runs throws
+ * outside every promise.
  */
-let setUp = (_: ProcessSetup): void => {};
-const setup = new Promise<ProcessSetup>((resolve) => {
-  setUp = resolve;
-});
+
+type Loaded = ProcessSetup & { readonly catalog: Awaited<ReturnType<typeof loadCatalog>> };
+
+let loading: Promise<Loaded> | null = null;
 const pool = new ToolsetPool(systemClock);
 
 /** Number of the episode whose code runs. */
@@ -34,7 +34,12 @@ let isClearing = false;
  * Runs code of an episode, and writes down whose code it is until the next turn of the event loop. The node reads that when this process no
  * longer answers, because then code of that episode blocks the loop.
  */
-function enter(episode: number, run: () => void): void {
+function enter<T>(episode: number, run: () => T): T {
+  markEpisode(episode);
+  return current.run(episode, run);
+}
+
+function markEpisode(episode: number): void {
   writeMark(episode);
   if (!isClearing) {
     isClearing = true;
@@ -43,7 +48,6 @@ function enter(episode: number, run: () => void): void {
       writeMark(0);
     });
   }
-  current.run(episode, run);
 }
 
 function writeMark(episode: number): void {
@@ -51,100 +55,58 @@ function writeMark(episode: number): void {
   writeSync(CULPRIT_DESCRIPTOR, mark, 0, mark.length, 0);
 }
 
-function send(message: WorkerMessage): void {
-  process.send?.(message);
+async function load(setup: ProcessSetup): Promise<Loaded> {
+  return { ...setup, catalog: await loadCatalog(setup.modules) };
 }
 
-type Waiting = { readonly episode: number; resolve(value: unknown): void; reject(error: Error): void };
-
-const waiting = new Map<number, Waiting>();
-const running = new Map<number, ReturnType<typeof linkAbort>>();
-let requests = 0;
-
-function request(episode: number, body: NodeRequest, signal?: AbortSignal): Promise<unknown> {
-  const number = ++requests;
-  return new Promise((resolve, reject) => {
-    const cancel = (): void => {
-      waiting.delete(number);
-      send({ type: 'cancel', request: number });
-      reject(signal?.reason);
-    };
-    const release = onAbort(signal, cancel);
-    if (signal?.aborted) return;
-    waiting.set(number, {
-      episode,
-      resolve: (value) => {
-        release();
-        resolve(value);
-      },
-      reject: (error) => {
-        release();
-        reject(error);
-      },
-    });
-    send({ type: 'request', request: number, episode, body });
-  });
-}
-
-const catalog = setup.then(({ modules }) => loadCatalog(modules));
-catalog.then(
-  () => send({ type: 'ready' }),
-  (error: unknown) => send({ type: 'broken', error: errorMessage(error) }),
-);
-
-async function start(episode: number, { order }: Extract<HostMessage, { readonly type: 'start' }>): Promise<void> {
+/** Runs an episode until `signal` aborts. */
+async function run(
+  { episode, order }: Parameters<WorkerOperations['run']>[0],
+  signal: AbortSignal,
+): ReturnType<WorkerOperations['run']> {
+  if (loading === null) throw new FloeError('internal', 'an episode has begun before the modules were loaded');
   const abort = linkAbort();
-  running.set(episode, abort);
+  const release = onAbort(signal, () => enter(episode, () => abort.abort(signal.reason)));
+  let hasEnded = false;
+  const request = async (body: NodeRequest, limit?: AbortSignal): Promise<unknown> => {
+    limit?.throwIfAborted();
+    // What the code of an ended episode waits for never comes, so that it cannot request it again and again.
+    if (hasEnded || signal.aborted) return new Promise(() => {});
+    try {
+      return await node.call('perform', { episode, body }, { signal: limit });
+    } finally {
+      // What follows is code of the episode.
+      markEpisode(episode);
+    }
+  };
   try {
-    const { services, mcpServers } = await setup;
-    const end = await runEpisode(order, {
-      ...{ catalog: await catalog, pool, services, mcpServers },
-      model: directModel((body, signal) => request(episode, { kind: 'ask', ...body }, signal)),
+    const { services, mcpServers, catalog } = await loading;
+    return await runEpisode(order, {
+      ...{ catalog, pool, services, mcpServers },
+      model: directModel((body, limit) => request({ kind: 'ask', ...body }, limit)),
       box:
         order.workdir === null
           ? null
-          : remoteBox(order.workdir, (body, signal) => request(episode, { kind: 'box', ...body }, signal)),
+          : remoteBox(order.workdir, (body, limit) => request({ kind: 'box', ...body }, limit)),
       signal: abort.signal,
     });
-    send({ type: 'ended', episode, end });
-  } catch (error) {
-    send({ type: 'rejected', episode, error: errorMessage(error) });
   } finally {
-    running.delete(episode);
+    hasEnded = true;
+    release();
   }
 }
 
-function settle(number: number, action: (waiter: Waiting) => void): void {
-  const waiter = waiting.get(number);
-  if (waiter === undefined) return;
-  waiting.delete(number);
-  enter(waiter.episode, () => action(waiter));
-}
+const operations: WorkerOperations = {
+  setup: async (setup) => {
+    loading = load(setup);
+    await loading;
+  },
+  run: (start, signal) => enter(start.episode, () => run(start, signal)),
+  ping: () => {},
+  close: () => end(),
+};
 
-process.on('message', (message: HostMessage) => {
-  switch (message.type) {
-    case 'setup':
-      setUp(message.setup);
-      break;
-    case 'start':
-      enter(message.episode, () => void start(message.episode, message));
-      break;
-    case 'abort':
-      enter(message.episode, () => running.get(message.episode)?.abort(errorOf(message.error)));
-      break;
-    case 'reply':
-      settle(message.request, (waiter) => waiter.resolve(message.value));
-      break;
-    case 'failed':
-      settle(message.request, (waiter) => waiter.reject(errorOf(message.error)));
-      break;
-    case 'ping':
-      send({ type: 'pong' });
-      break;
-    case 'close':
-      void end();
-  }
-});
+const node = new Channel<HostOperations>(processPort(process), { operations, errors: agentErrors });
 
 /** Maximum time in milliseconds that toolsets have to close when the process ends. */
 const CLOSE_MS = 5_000;
@@ -153,7 +115,7 @@ const CLOSE_MS = 5_000;
 async function end(): Promise<void> {
   systemClock.schedule(CLOSE_MS, () => process.exit(0));
   await pool.close();
-  await catalog.then(({ close }) => close()).catch(() => {});
+  await loading?.then(({ catalog }) => catalog.close()).catch(() => {});
   process.exit(0);
 }
 
@@ -161,10 +123,7 @@ process.on('disconnect', () => void end());
 
 /** State that the episodes share may be broken now. The process therefore ends, and names the episode whose code threw. */
 process.on('uncaughtException', (error: unknown) => {
-  const message = messageOf(error);
-  process.send?.({ type: 'crashed', episode: current.getStore() ?? 0, message } satisfies WorkerMessage, () =>
-    process.exit(1),
-  );
+  node.notify('crashed', { episode: current.getStore() ?? 0, message: messageOf(error) }, () => process.exit(1));
 });
 
 // A process that has lost its node must not run on when sending fails.

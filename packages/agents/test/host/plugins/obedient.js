@@ -19,6 +19,11 @@ export const agent = {
           break;
         case 'block':
           for (;;);
+        case 'junk':
+          for (const junk of [null, 'ready', [], { type: 'result', id: 1 }, { type: 'error', id: 'x' }])
+            process.send(junk);
+          for (const name of ['perform', 'crash', 'toString']) process.send({ type: 'notice', name });
+          break;
         case 'sleep':
           await new Promise(() => {});
           break;

@@ -100,6 +100,13 @@ describe('the processes that run agents', () => {
     await expect(innocent).rejects.toMatchObject({ code: 'runtime_failed' });
   });
 
+  it('have messages of their plug-ins dropped that are not of the protocol', async () => {
+    const host = hostWith({ obedient: OBEDIENT });
+    await expect(host.run(orderFor('obedient'), saying(['junk', 'hm', 'finish']), signal)).resolves.toMatchObject({
+      metrics: { junk: 1, hm: 1 },
+    });
+  });
+
   it('are apart for different modules', async () => {
     const host = hostWith({ obedient: OBEDIENT, other: OBEDIENT });
     const other = host.run(orderFor('other'), saying(['hm', 'finish']), signal);
