@@ -2,7 +2,7 @@ import { createReadStream } from 'node:fs';
 import { chmod, type FileHandle, open, rm } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
 import { basename, dirname } from 'node:path';
-import { type Clock, FloeError, KIB, MIB, raceAbort, scheduleAfterInput } from '@floe-rl/core';
+import { type Clock, FloeError, KIB, MIB, PendingRequests, raceAbort, scheduleAfterInput } from '@floe-rl/core';
 import { z } from 'zod';
 import { PROCESS_ENDS, TOOL_FAILURES } from '../api/tools.ts';
 import { RemoteChildren } from '../spawn/remote-children.ts';
@@ -90,7 +90,8 @@ export type FileAnswer = { readonly reply: FileReply; readonly content: Buffer }
 /** The answer to a request about tools. */
 export type ToolAnswer = { readonly reply: ToolReply; readonly content: Buffer };
 
-type Waiter<Answer> = { readonly resolve: (answer: Answer) => void; readonly reject: (error: FloeError) => void };
+/** What a request is about, which decides the replies that it may have. */
+type Subject = 'files' | 'tools';
 type ToolQuestion = Extract<ToolRequest, { readonly id: number }>;
 type ToolNotice = Exclude<ToolRequest, { readonly id: number }>;
 
@@ -123,9 +124,7 @@ export class BoxConnection {
   private readonly reader: FrameReader;
   private readonly onReady: () => void;
   private readonly children = new RemoteChildren((message) => this.sendToRunner(message));
-  private readonly files = new Map<number, Waiter<FileAnswer>>();
-  private readonly tools = new Map<number, Waiter<ToolAnswer>>();
-  private nextId = 1;
+  private readonly requests = new PendingRequests<FileAnswer | ToolAnswer, Subject>();
   private nextProcess = 1;
   private isReady = false;
   private isClosed = false;
@@ -161,21 +160,13 @@ export class BoxConnection {
   }
 
   /** Sends a request about files, with its body, and resolves with the answer. Rejects with `runtime_failed`. */
-  async askFiles(request: WithoutId<FileRequest>, body?: Buffer): Promise<FileAnswer> {
-    this.refuseClosed();
-    const id = this.nextId++;
-    const answer = answerTo(this.files, id);
-    await this.send({ ...request, id } as FileRequest, body);
-    return answer;
+  askFiles(request: WithoutId<FileRequest>, body?: Buffer): Promise<FileAnswer> {
+    return this.ask('files', request, body) as Promise<FileAnswer>;
   }
 
   /** Sends a request about tools, with its body, and resolves with the answer. Rejects with `runtime_failed`. */
-  async askTools(request: WithoutId<ToolQuestion>, body?: Buffer): Promise<ToolAnswer> {
-    this.refuseClosed();
-    const id = this.nextId++;
-    const answer = answerTo(this.tools, id);
-    await this.send({ ...request, id } as ToolQuestion, body);
-    return answer;
+  askTools(request: WithoutId<ToolQuestion>, body?: Buffer): Promise<ToolAnswer> {
+    return this.ask('tools', request, body) as Promise<ToolAnswer>;
   }
 
   /** Returns a number for a shell or a Python process that no other one of this connection has. */
@@ -203,9 +194,8 @@ export class BoxConnection {
     content: AsyncIterable<Buffer> | Iterable<Buffer>,
   ): Promise<void> {
     this.refuseClosed();
-    const id = this.nextId++;
     // Waiting begins with the first message, because the connection can end before the last one.
-    const answer = answerTo(this.files, id);
+    const { id, answer } = this.addRequest('files');
     await this.send({ type: 'create_file', id, path, mode, owner });
     try {
       for await (const part of content) {
@@ -214,7 +204,7 @@ export class BoxConnection {
       }
     } finally {
       await this.send({ type: 'close_file', id });
-      requireDone(await answer, path);
+      requireDone((await answer) as FileAnswer, path);
     }
   }
 
@@ -230,10 +220,7 @@ export class BoxConnection {
     this.socket.destroy();
     const error = lostError(why);
     this.children.failAll(error);
-    for (const waiters of [this.files, this.tools]) {
-      for (const waiter of waiters.values()) waiter.reject(error);
-      waiters.clear();
-    }
+    this.requests.end(() => error);
   }
 
   private read(chunk: Buffer): void {
@@ -255,6 +242,24 @@ export class BoxConnection {
     this.cancelFrameLimit();
     const late = (): void => this.lose(`it did not complete a message in ${FRAME_MS / 1000} s`);
     this.cancelFrameLimit = open === null ? () => {} : scheduleAfterInput(this.clock, FRAME_MS, late);
+  }
+
+  private async ask(
+    subject: Subject,
+    request: WithoutId<FileRequest> | WithoutId<ToolQuestion>,
+    body?: Buffer,
+  ): Promise<FileAnswer | ToolAnswer> {
+    this.refuseClosed();
+    const { id, answer } = this.addRequest(subject);
+    await this.send({ ...request, id } as BoxRequest, body);
+    return answer;
+  }
+
+  private addRequest(subject: Subject): { readonly id: number; readonly answer: Promise<FileAnswer | ToolAnswer> } {
+    const { id, reply } = this.requests.add(subject);
+    // The connection can end before the request has been passed to the kernel, and so before the caller waits for the answer.
+    reply.catch(() => {});
+    return { id, answer: reply };
   }
 
   private refuseClosed(): void {
@@ -299,7 +304,7 @@ export class BoxConnection {
       case 'file_absent':
       case 'file_too_large':
       case 'file_failed':
-        takeWaiter(this.files, reply).resolve({ reply, content: body });
+        this.settle('files', { reply, content: body });
         break;
       case 'tool_done':
       case 'tool_failed':
@@ -307,7 +312,7 @@ export class BoxConnection {
       case 'tool_text':
       case 'tool_edited':
       case 'tool_entries':
-        takeWaiter(this.tools, reply).resolve({ reply, content: body });
+        this.settle('tools', { reply, content: body });
         break;
       case 'done': {
         const { id, result, stdoutBytes } = reply;
@@ -320,24 +325,17 @@ export class BoxConnection {
         if (!this.children.receive(reply)) throw unasked(reply);
     }
   }
-}
 
-/** Removes and returns what waits for a reply. Throws an `Error` when nothing does. */
-function takeWaiter<Answer>(waiters: Map<number, Waiter<Answer>>, reply: FileReply | ToolReply): Waiter<Answer> {
-  const waiter = waiters.get(reply.id);
-  if (waiter === undefined) throw unasked(reply);
-  waiters.delete(reply.id);
-  return waiter;
+  /** Throws an `Error` when no request about `subject` waits for the answer. */
+  private settle(subject: Subject, answer: FileAnswer | ToolAnswer): void {
+    const { reply } = answer;
+    if (this.requests.find(reply.id) !== subject) throw unasked(reply);
+    this.requests.resolve(reply.id, answer);
+  }
 }
 
 function unasked({ type, id }: { readonly type: string; readonly id: number }): Error {
   return new Error(`no request ${id} waits for ${type}`);
-}
-
-function answerTo<Answer>(waiters: Map<number, Waiter<Answer>>, id: number): Promise<Answer> {
-  const answer = new Promise<Answer>((resolve, reject) => waiters.set(id, { resolve, reject }));
-  answer.catch(() => {});
-  return answer;
 }
 
 type WithoutId<T> = T extends { readonly id: number } ? Omit<T, 'id'> : never;

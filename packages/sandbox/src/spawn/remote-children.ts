@@ -1,19 +1,17 @@
-import { FloeError } from '@floe-rl/core';
+import { FloeError, PendingRequests } from '@floe-rl/core';
 import type { HelperReply, HelperRequest, SpawnedProcess, SpawnRequest, SpawnResult } from './spawner.ts';
 
-type Pending = {
+/** What is done for messages about a child process that has not ended. */
+type Listeners = {
   readonly started: (pid: number) => void;
-  readonly failed: (error: FloeError) => void;
   readonly line: (line: string | null) => void;
   readonly output: () => void;
-  readonly done: (result: SpawnResult) => void;
 };
 
 /** The gateway's side of child processes that another process starts: a spawn helper, or the box server of a sandbox. */
 export class RemoteChildren {
   private readonly send: (message: HelperRequest) => void;
-  private readonly pending = new Map<number, Pending>();
-  private nextId = 1;
+  private readonly running = new PendingRequests<SpawnResult, Listeners>();
 
   /** `send` sends a message to the other process; it ignores messages that cannot be sent. */
   constructor(send: (message: HelperRequest) => void) {
@@ -22,37 +20,24 @@ export class RemoteChildren {
 
   /** Number of child processes that have not ended. */
   get count(): number {
-    return this.pending.size;
+    return this.running.size;
   }
 
   /** Starts a process. Rejects with `runtime_failed` when the program cannot be started. */
   spawn(request: SpawnRequest): Promise<SpawnedProcess> {
-    const id = this.nextId++;
     return new Promise((resolve, reject) => {
-      let settle: {
-        line: (line: string | null) => void;
-        done: (result: SpawnResult) => void;
-        lost: (e: Error) => void;
-      };
-      const firstLine = new Promise<string | null>((line) => {
-        const done = new Promise<SpawnResult>((result, lost) => {
-          settle = { line, done: result, lost };
-        });
-        done.catch(() => {});
-        this.pending.set(id, {
-          started: (pid) => resolve({ pid, done, firstLine, kill: () => this.send({ type: 'kill', id }) }),
-          failed: (error) => {
-            reject(error);
-            settle.lost(error);
-            settle.line(null);
-          },
-          line: (text) => settle.line(text),
-          output: () => request.onOutput?.(),
-          done: (value) => {
-            settle.line(null);
-            settle.done(value);
-          },
-        });
+      let line = (_: string | null): void => {};
+      const firstLine = new Promise<string | null>((settle) => {
+        line = settle;
+      });
+      const { id, reply: done } = this.running.add({
+        started: (pid) => resolve({ pid, done, firstLine, kill: () => this.send({ type: 'kill', id }) }),
+        line,
+        output: () => request.onOutput?.(),
+      });
+      done.catch((error: unknown) => {
+        reject(error);
+        line(null);
       });
       const { onOutput, ...plain } = request;
       const reportsOutput = onOutput !== undefined;
@@ -62,26 +47,26 @@ export class RemoteChildren {
 
   /** Processes a message of the other process about one of the children. Returns false when there is no such child, or it has ended. */
   receive(message: Exclude<HelperReply, { type: 'ready' }>): boolean {
-    const waiter = this.pending.get(message.id);
-    if (waiter === undefined) return false;
+    const { id } = message;
+    const listeners = this.running.find(id);
+    if (listeners === undefined) return false;
     switch (message.type) {
       case 'started':
-        waiter.started(message.pid);
+        listeners.started(message.pid);
         break;
       case 'output':
-        waiter.output();
+        listeners.output();
         break;
       case 'line':
-        waiter.line(message.line);
+        listeners.line(message.line);
         break;
       case 'failed':
-        this.pending.delete(message.id);
-        waiter.failed(new FloeError('runtime_failed', message.message));
+        this.running.reject(id, new FloeError('runtime_failed', message.message));
         break;
       case 'done': {
-        this.pending.delete(message.id);
         const { stdout, stderr } = message.result;
-        waiter.done({ ...message.result, stdout: asBuffer(stdout), stderr: asBuffer(stderr) });
+        listeners.line(null);
+        this.running.resolve(id, { ...message.result, stdout: asBuffer(stdout), stderr: asBuffer(stderr) });
       }
     }
     return true;
@@ -89,8 +74,7 @@ export class RemoteChildren {
 
   /** Rejects every child process that has not ended, because the other process has died. */
   failAll(error: FloeError): void {
-    for (const waiter of this.pending.values()) waiter.failed(error);
-    this.pending.clear();
+    this.running.end(() => error);
   }
 }
 
