@@ -1,5 +1,5 @@
 import type { Readable, Writable } from 'node:stream';
-import { systemClock } from '@floe-rl/core';
+import { LineReader, PendingRequests, systemClock } from '@floe-rl/core';
 
 /** Maximum length in bytes of a message of the browser. A longer one ends the connection. */
 const MAX_MESSAGE_BYTES = 96 * 1024 * 1024;
@@ -25,21 +25,13 @@ export class DevToolsError extends Error {
   }
 }
 
-type Pending = {
-  readonly sessionId: string | null;
-  resolve(result: DevToolsValue): void;
-  reject(error: DevToolsError): void;
-};
-
 /** A connection to Chromium in its DevTools protocol through two pipes, in which each message ends with a NUL byte. */
 export class DevTools {
   private readonly input: Writable;
   private readonly onEvent: (event: DevToolsEvent) => void;
   private readonly onEnd: () => void;
-  private readonly pending = new Map<number, Pending>();
-  private nextId = 1;
-  private chunks: Buffer[] = [];
-  private bytes = 0;
+  /** The commands without a result, with the sessions of their tabs. */
+  private readonly commands = new PendingRequests<DevToolsValue, string | null>();
   private hasEnded = false;
 
   /** `onEnd` is called once, when the connection has ended. */
@@ -50,68 +42,37 @@ export class DevTools {
     input.on('error', () => this.end());
     output.on('error', () => this.end());
     output.on('close', () => this.end());
-    output.on('data', (chunk: Buffer) => this.receive(chunk));
+    const reader = new LineReader(MAX_MESSAGE_BYTES, (message) => this.receive(message), 0);
+    output.on('data', (chunk: Buffer) => {
+      if (!this.hasEnded && !reader.push(chunk)) this.end();
+    });
   }
 
   /** Sends a command to the browser, or to a tab by its session. Rejects with a {@link DevToolsError}. */
   send(method: string, params: object, sessionId: string | null, timeoutMs: number): Promise<DevToolsValue> {
-    if (this.hasEnded) return Promise.reject(new DevToolsError('ended', 'the browser has ended'));
-    const id = this.nextId++;
-    return new Promise((resolve, reject) => {
-      const cancel = systemClock.schedule(timeoutMs, () => {
-        this.pending.delete(id);
-        reject(new DevToolsError('late', `the page did not respond within ${timeoutMs / 1000} s`));
-      });
-      this.pending.set(id, {
-        sessionId,
-        resolve: (result) => {
-          cancel();
-          resolve(result);
-        },
-        reject: (error) => {
-          cancel();
-          reject(error);
-        },
-      });
-      const message = { id, method, params, ...(sessionId === null ? {} : { sessionId }) };
-      this.input.write(`${JSON.stringify(message)}\0`);
-    });
+    const error = (): DevToolsError =>
+      new DevToolsError('late', `the page did not respond within ${timeoutMs / 1000} s`);
+    const { id, reply } = this.commands.add(sessionId, { deadline: { clock: systemClock, limitMs: timeoutMs, error } });
+    const message = { id, method, params, ...(sessionId === null ? {} : { sessionId }) };
+    if (!this.hasEnded) this.input.write(`${JSON.stringify(message)}\0`);
+    return reply;
   }
 
   /** Rejects the commands to a tab that have no result, because it has crashed or was closed. */
   endSession(sessionId: string, message: string): void {
-    for (const [id, { sessionId: own, reject }] of this.pending) {
-      if (own !== sessionId) continue;
-      this.pending.delete(id);
-      reject(new DevToolsError('refused', message));
+    for (const [id, own] of this.commands.entries()) {
+      if (own === sessionId) this.commands.reject(id, new DevToolsError('refused', message));
     }
   }
 
   private end(): void {
     if (this.hasEnded) return;
     this.hasEnded = true;
-    for (const { reject } of this.pending.values()) reject(new DevToolsError('ended', 'the browser has ended'));
-    this.pending.clear();
+    this.commands.end(() => new DevToolsError('ended', 'the browser has ended'));
     this.onEnd();
   }
 
-  private receive(chunk: Buffer): void {
-    let rest = chunk;
-    for (let at = rest.indexOf(0); at >= 0; at = rest.indexOf(0)) {
-      const message =
-        this.chunks.length === 0 ? rest.subarray(0, at) : Buffer.concat([...this.chunks, rest.subarray(0, at)]);
-      this.chunks = [];
-      this.bytes = 0;
-      rest = rest.subarray(at + 1);
-      this.dispatch(message);
-    }
-    if (rest.length === 0) return;
-    this.chunks.push(rest);
-    this.bytes += rest.length;
-    if (this.bytes > MAX_MESSAGE_BYTES) this.end();
-  }
-
-  private dispatch(bytes: Buffer): void {
+  private receive(bytes: Buffer): void {
     const message = parse(bytes);
     if (message === null) {
       this.end();
@@ -122,10 +83,8 @@ export class DevTools {
       if (method !== undefined) this.onEvent({ method, params, sessionId });
       return;
     }
-    const pending = this.pending.get(id);
-    this.pending.delete(id);
-    if (error === undefined) pending?.resolve(result);
-    else pending?.reject(new DevToolsError('refused', String(error.message)));
+    if (error === undefined) this.commands.resolve(id, result);
+    else this.commands.reject(id, new DevToolsError('refused', String(error.message)));
   }
 }
 
