@@ -1,6 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { createInterface } from 'node:readline';
-import { FloeError, raceAbort, Semaphore } from '@floe-rl/core';
+import { FloeError, KIB, LineReader, PendingRequests, raceAbort, Semaphore } from '@floe-rl/core';
 import { z } from 'zod';
 import { WORKER_SOURCE } from './worker-source.ts';
 
@@ -12,6 +11,8 @@ const COMPARISON_MB = 1024;
 const CONCURRENCY = 4;
 /** Maximum number of characters of the worker's error output, taken from its end, that an error message quotes. */
 const STDERR_CHARS = 500;
+/** Maximum length in bytes of a reply of the worker, which has read hostile answers. */
+const REPLY_BYTES = 64 * KIB;
 
 const verdictSchema = z.enum(['equal', 'different', 'unreadable', 'timeout', 'failed', 'bad_expected']);
 /**
@@ -77,14 +78,11 @@ export function mathChecker(python: () => Promise<string | null>): MathChecker {
   };
 }
 
-type Waiting = { readonly resolve: (verdict: MathVerdict) => void; readonly reject: (error: FloeError) => void };
-
 class Worker {
   isAlive = true;
   private readonly child: ChildProcess;
-  private readonly waiting = new Map<number, Waiting>();
+  private readonly questions = new PendingRequests<MathVerdict>(0);
   private readonly ended: Promise<void>;
-  private nextId = 0;
   private errorOutput = '';
 
   constructor(python: string) {
@@ -100,7 +98,10 @@ class Worker {
       this.errorOutput = (this.errorOutput + chunk.toString()).slice(-STDERR_CHARS);
     });
     this.child.stdin?.on('error', () => {});
-    if (this.child.stdout !== null) createInterface(this.child.stdout).on('line', (line) => this.receive(line));
+    const reader = new LineReader(REPLY_BYTES, (line) => this.receive(line.toString()));
+    this.child.stdout?.on('data', (chunk: Buffer) => {
+      if (this.isAlive && !reader.push(chunk)) this.fail(`it printed a line of more than ${REPLY_BYTES} bytes`);
+    });
     this.ended = new Promise((resolve) => {
       const end = (reason: string): void => {
         this.fail(reason);
@@ -112,11 +113,9 @@ class Worker {
   }
 
   ask(question: MathQuestion): Promise<MathVerdict> {
-    return new Promise((resolve, reject) => {
-      const id = this.nextId++;
-      this.waiting.set(id, { resolve, reject });
-      this.child.stdin?.write(`${JSON.stringify({ id, ...question })}\n`);
-    });
+    const { id, reply } = this.questions.add(undefined);
+    this.child.stdin?.write(`${JSON.stringify({ id, ...question })}\n`);
+    return reply;
   }
 
   async close(): Promise<void> {
@@ -135,18 +134,14 @@ class Worker {
   private receive(line: string): void {
     const reply = parseReply(line);
     if (reply === null) this.fail(`it printed ${line.slice(0, STDERR_CHARS)}`);
-    else if ('id' in reply) {
-      this.waiting.get(reply.id)?.resolve(reply.verdict);
-      this.waiting.delete(reply.id);
-    }
+    else if ('id' in reply) this.questions.resolve(reply.id, reply.verdict);
   }
 
   private fail(reason: string): void {
     this.isAlive = false;
     this.kill();
     const error = new FloeError('evaluator_failed', `answer: the process of math-verify failed: ${reason}`);
-    for (const { reject } of this.waiting.values()) reject(error);
-    this.waiting.clear();
+    this.questions.end(() => error);
   }
 }
 

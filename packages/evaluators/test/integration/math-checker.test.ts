@@ -111,6 +111,11 @@ describe('the process of math-verify', () => {
     await expect(ask(talking, '1')).rejects.toThrow(/it printed hello/);
   });
 
+  it('is an evaluator_failed when it prints a line without end', async () => {
+    const endless = await fake('endless', `head -c 200000 /dev/zero | tr '\\0' a; exec tail -f /dev/null`);
+    await expect(ask(endless, '1')).rejects.toThrow('it printed a line of more than 65536 bytes');
+  });
+
   it('is started again after it has ended', async () => {
     const once = await fake(
       'once',
