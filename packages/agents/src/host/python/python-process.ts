@@ -6,16 +6,17 @@ import {
   assetPath,
   type Clock,
   FloeError,
+  LineReader,
   lastOutput,
   linkAbort,
   onAbort,
+  PendingRequests,
   parseJson,
   raceAbort,
   Semaphore,
   wellFormedJson,
 } from '@floe-rl/core';
 import { z } from 'zod';
-import { LineReader } from './line-reader.ts';
 import type { PythonPlugin } from './python-plugin.ts';
 
 /** Maximum time in milliseconds to start a process and import its plug-in. */
@@ -51,12 +52,7 @@ export type PythonProcessOptions = {
   readonly env: Readonly<Record<string, string | undefined>>;
 };
 
-type PendingCall = {
-  readonly episode: number;
-  readonly method: string;
-  resolve(value: unknown): void;
-  reject(error: Error): void;
-};
+type Call = { readonly episode: number; readonly method: string };
 
 type RunningEpisode = {
   readonly serve: ServeRequest;
@@ -90,9 +86,8 @@ export class PythonProcess {
   readonly hasExited: Promise<void>;
   /** Lets as many episodes of an environment run as the plug-in has threads; `null` for plug-ins that mostly wait. */
   private readonly permits: Semaphore | null;
-  private readonly calls = new Map<number, PendingCall>();
+  private readonly calls = new PendingRequests<unknown, Call>();
   private readonly episodes = new Map<number, RunningEpisode>();
-  private nextCall = 1;
   private nextEpisode = 1;
   private errorOutput = '';
   private started = { resolve: (): void => {}, reject: (_: Error): void => {} };
@@ -215,22 +210,19 @@ export class PythonProcess {
 
   private async call(episode: number, method: string, params: object, limitMs: number | null): Promise<unknown> {
     const release = await this.permits?.acquire();
-    const id = this.nextCall++;
     let cancel = (): void => {};
     try {
       if (this.failure !== null) throw this.failure;
-      return await new Promise<unknown>((resolve, reject) => {
-        this.calls.set(id, { episode, method, resolve, reject });
-        if (limitMs !== null) {
-          cancel = this.options.clock.schedule(limitMs, () => {
-            this.kill(this.failed(`${method} did not return within ${limitMs / 1000} s`), id);
-          });
-        }
-        this.send({ type: 'call', id, episode, method, params });
-      });
+      const { id, reply } = this.calls.add({ episode, method });
+      if (limitMs !== null) {
+        cancel = this.options.clock.schedule(limitMs, () => {
+          this.kill(this.failed(`${method} did not return within ${limitMs / 1000} s`), id);
+        });
+      }
+      this.send({ type: 'call', id, episode, method, params });
+      return await reply;
     } finally {
       cancel();
-      this.calls.delete(id);
       release?.();
     }
   }
@@ -292,7 +284,7 @@ export class PythonProcess {
         this.refuse(`${this.options.plugin.target} cannot be loaded: ${message.message}`);
         break;
       case 'result':
-        this.calls.get(message.id)?.resolve(message.value);
+        this.calls.resolve(message.id, message.value);
         break;
       case 'error':
         this.reject(message);
@@ -303,10 +295,10 @@ export class PythonProcess {
   }
 
   private reject({ id, message, cause }: Extract<PythonMessage, { type: 'error' }>): void {
-    const call = this.calls.get(id);
+    const call = this.calls.find(id);
     if (call === undefined) return;
     const ofNode = cause === null ? undefined : this.episodes.get(call.episode)?.failures.get(cause);
-    call.reject(ofNode ?? new Error(message));
+    this.calls.reject(id, ofNode ?? new Error(message));
   }
 
   private async perform({ id, episode, method, params }: Extract<PythonMessage, { type: 'call' }>): Promise<void> {
@@ -365,12 +357,14 @@ export class PythonProcess {
     this.kill(this.failure, null);
     const last = this.errorOutput.trim().split('\n').at(-1) ?? '';
     this.started.reject(this.failure.code === 'setup_failed' ? this.failure : this.notStarted(last));
-    for (const [id, call] of this.calls) call.reject(id === this.culprit ? this.blaming(call) : this.failure);
+    this.calls.end((call, id) => (id === this.culprit ? this.blaming(call) : this.failure));
   }
 
   /** Returns the number of the only call whose code runs and does not wait for the node; `null` when there are several or none. */
   private onlyRunning(): number | null {
-    const running = [...this.calls].filter(([, { episode }]) => (this.episodes.get(episode)?.waiting ?? 0) === 0);
+    const running = [...this.calls.entries()].filter(
+      ([, { episode }]) => (this.episodes.get(episode)?.waiting ?? 0) === 0,
+    );
     const [only] = running;
     return running.length === 1 && only !== undefined ? only[0] : null;
   }
@@ -380,7 +374,7 @@ export class PythonProcess {
     return new FloeError('setup_failed', message, { key: this.label, plugin: this.options.name });
   }
 
-  private blaming({ method }: PendingCall): FloeError {
+  private blaming({ method }: Call): FloeError {
     const message = `code of this episode, in ${method}: ${this.failure?.message}`;
     return new FloeError('plugin_failed', message, { plugin: this.options.name });
   }
