@@ -1,13 +1,11 @@
-// Checks the rules that biome and knip do not cover:
-// - which package and folder may import which, and file sizes;
-// - calls that read the clock or random numbers, and copies of functions that core has;
-// - assertions that cannot fail;
-// - the grammar of comments, and banned words.
+// Checks the rules that biome and knip do not cover: which package and folder may import which, file sizes, calls that read the clock or random
+// numbers, copies of functions that core has, maps of pending requests, assertions that cannot fail, and banned words. Violations lead to exit status 1; banned words only give warnings.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkAssertions } from './lint/assertions.ts';
 import { checkCalls } from './lint/calls.ts';
+import { checkChannels } from './lint/channels.ts';
 import { checkCopies } from './lint/copies.ts';
 import { checkGrammar } from './lint/grammar.ts';
 import { checkCircles, checkImports, checkRooms, readPackages } from './lint/packages.ts';
@@ -44,6 +42,7 @@ const problems = [
   ...files.flatMap((file) => checkImports(file, packages)),
   ...programs.flatMap(checkCalls),
   ...programs.flatMap(checkCopies),
+  ...programs.flatMap(checkChannels),
   ...files.flatMap(checkAssertions),
   ...files.flatMap(checkTestPlace),
   ...checkSizes(files),

@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { checkAssertions } from '../../../tools/lint/assertions.ts';
 import { checkCalls } from '../../../tools/lint/calls.ts';
+import { checkChannels } from '../../../tools/lint/channels.ts';
 import { checkCopies } from '../../../tools/lint/copies.ts';
 import {
   checkCircles,
@@ -165,6 +166,47 @@ describe('copies of functions that are defined once', () => {
       const path = `packages/core/src/${name}.ts`;
       expect(checkCopies(parseSource(path, readFileSync(join(ROOT, path), 'utf8')))).toEqual([]);
     }
+  });
+});
+
+describe('requests to other processes and threads', () => {
+  const reported = (path: string, code: string): unknown[] =>
+    checkChannels(parseSource(path, `export {};\n${code}\n`)).map(({ line, message }) => [line, message]);
+
+  const PLANTED = [
+    'const t = (id: number) => new Promise((resolve, reject) => waiting.set(id, { resolve, reject }));',
+    'waiting.set(id, { episode, resolve: (value) => settle(value), reject });',
+    'const waiting = new Map<number, { resolve(value: string): void; reject(error: Error): void }>();',
+    'type Waiter<T> = { readonly resolve: (t: T) => void; readonly reject: () => void }; const all = new Map<number, Waiter<string>>();',
+    'const all = new Map<string, Waiter>(); type Waiter = { resolve(): void; reject(): void };',
+  ];
+
+  for (const folder of ['packages/node/src/gateway', 'verify/faults', 'bench']) {
+    it.each(PLANTED)(`are reported in ${folder} when a map of them is made by hand: %s`, (code) => {
+      expect(reported(`${folder}/planted.ts`, code)).toEqual([[2, expect.stringContaining('use PendingRequests')]]);
+    });
+  }
+
+  it.each([
+    "import { parentPort } from 'node:worker_threads';",
+    "import { type Worker, Worker as Thread } from 'node:worker_threads';",
+    'process.send?.({ type: 1 });',
+  ])('are reported in the product when messages are sent without a channel: %s', (code) => {
+    expect(reported('packages/node/src/planted.ts', code)).toEqual([[2, expect.stringContaining('Channel or Thread')]]);
+    expect(reported('verify/planted.ts', code)).toEqual([]);
+    expect(reported('packages/core/src/channel/planted.ts', code)).toEqual([]);
+  });
+
+  it.each([
+    "import { isMainThread } from 'node:worker_threads';",
+    "import type { Worker } from 'node:worker_threads';",
+    'const waiters = new Map<string, (() => void)[]>(); waiters.set(key, [resolve]);',
+    'const running = new Map<string, Promise<void>>();',
+    'type Waiter = { resolve(): void; reject(): void }; let waiter: Waiter | null = null;',
+    'cache.set(key, { value, resolve });',
+    'this.child.send(message);',
+  ])('are not seen in what only resembles them: %s', (code) => {
+    expect(reported('packages/node/src/planted.ts', code)).toEqual([]);
   });
 });
 
