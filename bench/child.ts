@@ -2,7 +2,7 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { systemClock } from '@floe-rl/core';
+import { Channel, processPort, systemClock } from '@floe-rl/core';
 
 type Message = Readonly<Record<string, unknown>>;
 
@@ -32,37 +32,26 @@ export async function startChild(
     execArgv: ['--expose-gc', ...execArgv],
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });
-  const pending = new Map<number, { resolve: (reply: Message) => void; reject: (error: Error) => void }>();
-  let requests = 0;
-  const reply = (id: number): Promise<Message> =>
-    new Promise((resolve, reject) => void pending.set(id, { resolve, reject }));
+  let isReady = (_: Message): void => {};
+  const ready = new Promise<Message>((resolve) => {
+    isReady = resolve;
+  });
+  const channel = new Channel<Handlers>(processPort(child), { operations: { ready: isReady } });
   const ended = once(child, 'exit').then(([code]) => {
-    for (const { reject } of pending.values()) reject(new Error(`${path} ended with ${code}`));
-    pending.clear();
+    const error = new Error(`${path} ended with ${code}`);
+    channel.close(error);
+    return error;
   });
-  child.on('message', ({ id, ...fields }: { id: number }) => {
-    pending.get(id)?.resolve(fields);
-    pending.delete(id);
-  });
-  const ready = await reply(READY_ID);
   return {
-    ready,
+    ready: await Promise.race([ready, ended.then((error) => Promise.reject(error))]),
     readyMs: systemClock.monotonicMs(),
-    request: (kind, fields = {}) => {
-      const id = ++requests;
-      const answer = reply(id);
-      child.send({ ...fields, id, kind });
-      return answer;
-    },
+    request: (kind, fields = {}) => channel.call(kind, fields as never),
     close: async () => {
       if (child.connected) child.disconnect();
       await ended;
     },
   };
 }
-
-/** Id of the message that reports that a child process is ready. Requests have higher ids. */
-const READY_ID = 0;
 
 export type Handlers = Readonly<Record<string, (fields: never) => Message | Promise<Message>>>;
 
@@ -71,16 +60,12 @@ export type Handlers = Readonly<Record<string, (fields: never) => Message | Prom
  * the parent closes the IPC channel, calls `close` and exits.
  */
 export function serveBench(ready: Message, handlers: Handlers, close: () => Promise<void> = async () => {}): void {
-  process.on('message', async ({ id, kind, ...fields }: { id: number; kind: string }) => {
-    const handler = handlers[kind];
-    if (handler === undefined) throw new Error(`this process has no handler for ${kind}`);
-    process.send?.({ ...(await handler(fields as never)), id });
-  });
+  const parent = new Channel<{ ready(message: Message): void }>(processPort(process), { operations: handlers });
   process.on('disconnect', async () => {
     await close();
     process.exit(0);
   });
-  process.send?.({ ...ready, pid: process.pid, id: READY_ID });
+  parent.notify('ready', { ...ready, pid: process.pid });
 }
 
 /** Returns the CPU time (user and system) that this process has used so far, in microseconds. */
