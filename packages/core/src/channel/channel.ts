@@ -1,12 +1,16 @@
 import type { TransferListItem } from 'node:worker_threads';
-import { type LinkedAbort, linkAbort, onAbort } from '../abort.ts';
+import { onAbort } from '../abort.ts';
 import { FloeError } from '../errors.ts';
+import { LightAbort } from '../light-abort.ts';
 import { isRecord } from '../record.ts';
 import { type ErrorCodec, floeErrors } from './error-codec.ts';
 import { PendingRequests, type RequestDeadline } from './pending-requests.ts';
 import type { Port } from './ports.ts';
 
-/** The operations that one side of a channel offers to the other. The signal aborts when the caller no longer waits. */
+/**
+ * The operations that one side of a channel offers to the other. The signal aborts when the caller no longer waits. It is a {@link LightAbort},
+ * so link it before it goes to functions that are not floe's.
+ */
 export type Operations = Readonly<Record<string, (argument: never, signal: AbortSignal) => unknown>>;
 
 /** The result of an operation whose buffers move to the caller instead of being copied, where the port can do that. */
@@ -28,8 +32,8 @@ export function movedBytes(bytes: Uint8Array): Moved<Uint8Array> {
 }
 
 type Unmoved<Value> = Value extends Moved<infer Inner> ? Inner : Value;
-type ArgumentOf<Operation extends Operations[string]> = Parameters<Operation>[0];
-type ResultOf<Operation extends Operations[string]> = Unmoved<Awaited<ReturnType<Operation>>>;
+export type ArgumentOf<Operation extends Operations[string]> = Parameters<Operation>[0];
+export type ResultOf<Operation extends Operations[string]> = Unmoved<Awaited<ReturnType<Operation>>>;
 
 /** Messages of a channel. `cancel` has an encoded error, with which the signal of the operation aborts. */
 type Message =
@@ -71,7 +75,7 @@ export class Channel<Theirs extends Operations> {
   private readonly cancelError: (reason: Error) => Error;
   private readonly calls = new PendingRequests<unknown>();
   /** The calls of the peer that run here. */
-  private readonly running = new Map<number, LinkedAbort>();
+  private readonly running = new Map<number, LightAbort>();
   private end: Error | null = null;
 
   constructor(port: Port, { operations = {}, errors = floeErrors, cancelError = (reason) => reason }: ChannelOptions) {
@@ -128,7 +132,7 @@ export class Channel<Theirs extends Operations> {
     if (this.end !== null) return;
     this.end = error;
     this.calls.end(() => error);
-    for (const { abort } of this.running.values()) abort(error);
+    for (const signal of this.running.values()) signal.abort(error);
   }
 
   private cancel(id: number, reason: unknown): void {
@@ -139,7 +143,7 @@ export class Channel<Theirs extends Operations> {
     if (this.end !== null || !isRecord(message)) return;
     const { type, id } = message;
     if (type === 'notice') {
-      void this.run(message.name, message.argument, linkAbort()).catch(nothing);
+      void this.run(message.name, message.argument, new LightAbort()).catch(nothing);
       return;
     }
     if (typeof id !== 'number') return;
@@ -159,10 +163,10 @@ export class Channel<Theirs extends Operations> {
   }
 
   private async perform(id: number, name: unknown, argument: unknown): Promise<void> {
-    const abort = linkAbort();
-    this.running.set(id, abort);
+    const signal = new LightAbort();
+    this.running.set(id, signal);
     try {
-      const result = await this.run(name, argument, abort);
+      const result = await this.run(name, argument, signal);
       const [value, transfer] = result instanceof Moved ? [result.value, result.transfer] : [result, []];
       this.send({ type: 'result', id, value }, transfer);
     } catch (thrown) {
@@ -172,7 +176,7 @@ export class Channel<Theirs extends Operations> {
     }
   }
 
-  private async run(name: unknown, argument: unknown, { signal }: LinkedAbort): Promise<unknown> {
+  private async run(name: unknown, argument: unknown, signal: AbortSignal): Promise<unknown> {
     const operation = typeof name === 'string' && Object.hasOwn(this.operations, name) ? this.operations[name] : null;
     if (operation == null) throw new FloeError('unsupported', `this process has no operation ${String(name)}`);
     return operation(argument as never, signal);

@@ -1,14 +1,16 @@
 import { parentPort, Worker, type WorkerOptions } from 'node:worker_threads';
 import { FloeError } from '../errors.ts';
-import { Channel, type Operations } from './channel.ts';
+import { type ArgumentOf, type CallOptions, Channel, type Operations, type ResultOf } from './channel.ts';
 import { threadPort } from './ports.ts';
 
-/** A thread that offers operations, as {@link serveThread} states them. */
+/** A thread that offers operations, as {@link serveThread} states them. It keeps the process alive only while calls run. */
 export class Thread<Theirs extends Operations> {
-  readonly channel: Channel<Theirs>;
   /** Whether the thread has ended and takes no further calls. */
   hasEnded = false;
   private readonly worker: Worker;
+  private readonly channel: Channel<Theirs>;
+  /** Number of calls that run. */
+  private calls = 0;
 
   /**
    * Starts the compiled module `path`. `ended` returns the error with which calls reject once the thread has ended; `cause` is the message of
@@ -17,6 +19,8 @@ export class Thread<Theirs extends Operations> {
   constructor(path: string, ended: (cause: string | null) => FloeError, options: WorkerOptions = {}) {
     this.worker = new Worker(path, options);
     this.channel = new Channel(threadPort(this.worker), {});
+    // The listener of the channel has made the thread keep the process alive.
+    this.worker.unref();
     let cause: string | null = null;
     this.worker.on('error', ({ message }: Error) => {
       cause = message;
@@ -27,9 +31,18 @@ export class Thread<Theirs extends Operations> {
     });
   }
 
-  /** Lets the process end although the thread runs. */
-  unref(): void {
-    this.worker.unref();
+  /** Calls an operation of the thread. Rejects as {@link Channel.call}. */
+  async call<Name extends keyof Theirs & string>(
+    name: Name,
+    argument: ArgumentOf<Theirs[Name]>,
+    options?: CallOptions,
+  ): Promise<ResultOf<Theirs[Name]>> {
+    if (this.calls++ === 0) this.worker.ref();
+    try {
+      return await this.channel.call(name, argument, options);
+    } finally {
+      if (--this.calls === 0) this.worker.unref();
+    }
   }
 
   /** Ends the thread. Calls in progress are rejected. May be called twice. */

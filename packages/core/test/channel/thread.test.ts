@@ -14,16 +14,16 @@ function started(source: string): Thread<Echo> {
 describe('a thread', () => {
   it('answers calls until it is closed', async () => {
     const thread = started(`parentPort.postMessage({ type: 'result', id, value: argument });`);
-    expect(await thread.channel.call('echo', 'hello')).toBe('hello');
+    expect(await thread.call('echo', 'hello')).toBe('hello');
     await thread.close();
     await thread.close();
     expect(thread.hasEnded).toBe(true);
-    await expect(thread.channel.call('echo', 'hello')).rejects.toThrow('ended: no cause');
+    await expect(thread.call('echo', 'hello')).rejects.toThrow('ended: no cause');
   });
 
   it('rejects its calls with the error that ended it', async () => {
     const thread = started(`throw new Error('broken');`);
-    await expect(thread.channel.call('echo', 'hello')).rejects.toMatchObject({
+    await expect(thread.call('echo', 'hello')).rejects.toMatchObject({
       code: 'internal',
       message: 'ended: broken',
     });
@@ -31,12 +31,12 @@ describe('a thread', () => {
   });
 
   it('rejects its calls when it exits without an answer', async () => {
-    await expect(started('process.exit(0);').channel.call('echo', 'hello')).rejects.toThrow('ended: no cause');
+    await expect(started('process.exit(0);').call('echo', 'hello')).rejects.toThrow('ended: no cause');
   });
 
   it('lets the process continue after messages that are no answers', async () => {
     const thread = started(`parentPort.postMessage(null); parentPort.postMessage({ type: 'result', id, value: 1 });`);
-    expect(await thread.channel.call('echo', 'hello')).toBe(1);
+    expect(await thread.call('echo', 'hello')).toBe(1);
     await thread.close();
   });
 });

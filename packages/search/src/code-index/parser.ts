@@ -29,7 +29,7 @@ export class CodeParser {
     });
     const deadline = { clock: systemClock, limitMs: this.limitMs, error: noAnswer };
     try {
-      return await this.thread.channel.call('parse', { text, grammar }, { signal, deadline });
+      return await this.thread.call('parse', { text, grammar }, { signal, deadline });
     } catch (thrown) {
       signal.throwIfAborted();
       const { code } = asFloeError(thrown);

@@ -19,7 +19,7 @@ export async function readPage(html: string, signal: AbortSignal): Promise<PageT
   );
   const error = (): FloeError => new FloeError('bad_request', 'the page takes too long to read');
   try {
-    return await thread.channel.call('read', html, {
+    return await thread.call('read', html, {
       signal,
       deadline: { clock: systemClock, limitMs: LIMIT_MS, error },
     });

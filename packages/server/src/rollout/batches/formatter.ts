@@ -15,7 +15,7 @@ export class BatchFormatter {
    */
   async format(results: readonly Uint8Array[], options: ExportOptions, encoding: Encoding): Promise<Buffer> {
     if (this.thread === null || this.thread.hasEnded) this.thread = startThread();
-    const bytes = await this.thread.channel.call('format', { results, options, encoding });
+    const bytes = await this.thread.call('format', { results, options, encoding });
     return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
@@ -26,7 +26,7 @@ export class BatchFormatter {
 }
 
 function startThread(): Thread<FormatOperations> {
-  const thread = new Thread<FormatOperations>(
+  return new Thread(
     entryPath(import.meta.url, './format-worker.js'),
     (cause) =>
       new FloeError(
@@ -34,7 +34,4 @@ function startThread(): Thread<FormatOperations> {
         `the thread that makes records failed: ${cause ?? 'it ended'}; request a smaller batch`,
       ),
   );
-  // A server that has nothing else to do may end while the thread waits for requests.
-  thread.unref();
-  return thread;
 }
