@@ -12,7 +12,9 @@ it('the thread that makes records rejects with the error of a format, and in pro
   timeout: 60_000,
 }, async () => {
   const formatter = new BatchFormatter();
-  await expect(formatter.format([], { format: 'no such' as 'floe' }, 'jsonl')).rejects.toMatchObject({ code: 'unsupported' });
+  await expect(formatter.format([], { format: 'no such' as 'floe' }, 'jsonl')).rejects.toMatchObject({
+    code: 'unsupported',
+  });
   const running = formatter.format([], { format: 'floe' }, 'jsonl');
   await Promise.all([
     expect(running).rejects.toThrow('the thread that makes records failed: it ended; request a smaller batch'),
