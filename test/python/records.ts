@@ -1,6 +1,12 @@
 import { sessionSummary, unusableReason } from '@floe-rl/core/protocol';
 import type { SessionResult, Trace } from '@floe-rl/core/schema';
-import { type ExportOptions, encodeExport, FORMAT_NAMES, type FormatName, trainingGroups } from '@floe-rl/data/trainers';
+import {
+  type ExportOptions,
+  encodeExport,
+  FORMAT_NAMES,
+  type FormatName,
+  trainingGroups,
+} from '@floe-rl/data/trainers';
 
 /** Options of the formats that need some. */
 const OPTIONS: Partial<Record<FormatName, Record<string, unknown>>> = {
