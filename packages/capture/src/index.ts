@@ -54,7 +54,6 @@ export { conversationOf, responseMessages } from './tokens/conversation.ts';
 export type { SameText } from './tokens/drift.ts';
 export { proveSameText } from './tokens/drift-proof.ts';
 export type { GraphNode, GraphOptions, TokenGraph } from './tokens/graph.ts';
-export { JsonWriter } from './tokens/json-writer.ts';
 export { encodeRecords } from './tokens/records.ts';
 export {
   type BuiltTraces,

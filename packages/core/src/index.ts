@@ -32,6 +32,7 @@ export {
   refusalOf,
 } from './host-rules.ts';
 export { engineIdOf, newId, newSessionKey } from './ids.ts';
+export { JsonWriter } from './json/json-writer.ts';
 export { jsonSize, MAX_TASK_BYTES, MAX_TASK_VALUES, requireTaskSize } from './json-size.ts';
 export { lastOutput } from './last-output.ts';
 export { LightAbort } from './light-abort.ts';

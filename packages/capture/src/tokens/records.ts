@@ -1,10 +1,10 @@
+import { JsonWriter } from '@floe-rl/core';
 import { completionFields, type RoutedExpertsRecord, snakeCase } from '@floe-rl/core/schema';
 import type { RoutedExperts } from '../reply.ts';
 import { sharedMessages } from './codec.ts';
 import type { Completion, CompletionRequest } from './completion.ts';
 import { buildGraph, type GraphNode, type TokenGraph } from './graph.ts';
 import { imagesNotIn } from './images.ts';
-import { JsonWriter } from './json-writer.ts';
 
 /** A field of a completion or of its request. `key` is the field's name in a JSON record, as JSON text with a colon after it. */
 type Field<Owner> = { readonly name: keyof Owner; readonly key: string };

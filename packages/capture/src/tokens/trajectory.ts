@@ -1,3 +1,4 @@
+import { JsonWriter } from '@floe-rl/core';
 import type { Audit, StrategySpec, TerminalStatus } from '@floe-rl/core/schema';
 import type { RoutedExperts } from '../reply.ts';
 import { type AuditTally, auditTraces } from './audit.ts';
@@ -14,7 +15,6 @@ import { MarkCounter } from './context-marks.ts';
 import { responseTexts } from './conversation.ts';
 import { buildGraph, type GraphOptions, type TokenGraph } from './graph.ts';
 import { imagesNotIn } from './images.ts';
-import { JsonWriter } from './json-writer.ts';
 import { mixturesOf, type SessionFacts, traceMetadata } from './trace-metadata.ts';
 
 export type TracesRequest = {

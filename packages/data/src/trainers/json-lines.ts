@@ -1,4 +1,4 @@
-import { JsonWriter } from '@floe-rl/capture';
+import { JsonWriter } from '@floe-rl/core';
 import { Booleans, Json, type RecordValue, type TrainerRecord } from './format.ts';
 
 /** Estimated number of bytes of one record, apart from its token columns. */

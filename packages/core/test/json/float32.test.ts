@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { runs } from '../../../../test/effort.ts';
-import { FRACTION_DIGITS, UINT_BYTES, writeFraction, writeUint } from '../../src/tokens/decimal.ts';
-import { FLOAT32_BYTES, writeFloat32 } from '../../src/tokens/float32.ts';
-import { JsonWriter } from '../../src/tokens/json-writer.ts';
+import { FRACTION_DIGITS, UINT_BYTES, writeFraction, writeUint } from '../../src/json/decimal.ts';
+import { FLOAT32_BYTES, writeFloat32 } from '../../src/json/float32.ts';
+import { JsonWriter } from '../../src/json/json-writer.ts';
 
 function decimalOf(value: number): string {
   const bytes = Buffer.alloc(64, 0x7e);
