@@ -59,7 +59,7 @@ function errorsPage(): string {
   ].join('\n');
 }
 
-/** Returns the page on runtimes with a new table of denied calls; the rest of the page is written by hand. */
+/** Returns the page on runtimes with a new table of denied calls. The rest of the page is written by hand. */
 function runtimesPage(): string {
   const rows = DENIED_GROUPS.map(({ calls, condition, reason }) => {
     const names = calls.map(({ name }) => `\`${name}\``).join(', ');

@@ -2,8 +2,8 @@ import { mkdirSync, readdirSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 
 /**
- * Makes `node_modules` in a copy of the repository. It links to the installed modules of the repository `root`, and to the packages of floe in
- * the copy, so that programs of the copy run the copy's code.
+ * Makes `node_modules` in a copy of the repository. It links to the installed modules of the repository `root`. Links to packages of floe lead
+ * to the copy, so that programs of the copy run the copy's code.
  */
 export function linkModules(root: string, copy: string): void {
   const target = join(copy, 'node_modules');

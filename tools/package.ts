@@ -12,7 +12,7 @@ const ROOT = repositoryRoot();
 const { values: options } = parseArgs({ options: { tag: { type: 'string' } } });
 const folder = join(ROOT, 'release');
 
-/** Returns the notes of the release. Throws an Error when something of it is missing. */
+/** Returns the notes of the release. Throws an Error when a part of the release is missing. */
 function checkedNotes(tag: string): string {
   const manifest = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
     version: string;

@@ -16,7 +16,7 @@ import { basename, dirname, join } from 'node:path';
 import { repositoryRoot } from './repository.ts';
 
 const ROOT = repositoryRoot();
-/** Packages whose tarball contains the packages of floe that they need, so that each can be installed from one file. */
+/** Packages whose tarball contains the other packages of floe that they need. Each can be installed from one file. */
 const BUNDLING: readonly string[] = ['floe', '@floe-rl/client'];
 /** Export condition for the sources, which are not packed. */
 const SOURCE_CONDITION = 'floe-source';
@@ -120,7 +120,7 @@ function ownDependencies(workspaces: ReadonlyMap<string, Workspace>, name: strin
   return Object.keys(dependencies).filter((dependency) => workspaces.has(dependency));
 }
 
-/** Returns the packages of floe that a package needs directly or through others of them. */
+/** Returns the packages of floe that a package needs directly or indirectly. */
 function bundledPackages(workspaces: ReadonlyMap<string, Workspace>, name: string): readonly string[] {
   const found = new Set(ownDependencies(workspaces, name));
   for (const each of found) for (const next of ownDependencies(workspaces, each)) found.add(next);
@@ -145,8 +145,8 @@ function staged(workspaces: ReadonlyMap<string, Workspace>, name: string, scratc
 }
 
 /**
- * Copies the files and folders that the manifest's `files` names. If the folder of the package lacks one, such as the license, it is copied
- * from the root of the repository.
+ * Copies the files and folders that the manifest's `files` names. If the folder of the package lacks a file, such as the license, the file is
+ * copied from the root of the repository.
  */
 function copyPackage({ folder, manifest }: Workspace, target: string): void {
   for (const file of manifest.files.filter((path) => !path.startsWith('!'))) {
@@ -166,7 +166,10 @@ function shippedManifest({ devDependencies: _, exports, ...manifest }: Manifest)
   return { ...manifest, ...(repository === undefined ? {} : { repository }), exports: Object.fromEntries(shipped) };
 }
 
-/** Returns the dependencies of a package that contains the packages `bundled`. npm installs theirs only when this package names them, too. */
+/**
+ * Returns the dependencies of a package that contains the packages `bundled`. npm installs the dependencies of bundled packages only when this
+ * package names them too.
+ */
 function mergedDependencies(manifest: Manifest, bundled: readonly Manifest[]): object {
   if (bundled.length === 0) return {};
   const all = [manifest, ...bundled];

@@ -13,9 +13,9 @@ export type Program = {
 type Programs = Readonly<Record<string, Program>>;
 
 /**
- * Runs the program that the first argument names, and removes this name from `process.argv`. Without a name, it lists all programs and
- * exits with 0. For an unknown name, it prints one line with the nearest one and all names on stderr and exits with 2, as it does after an option with
- * a wrong value.
+ * Runs the program that the first argument names, and removes this name from `process.argv`. Without a name, it lists all programs and exits
+ * with 0. For an unknown name, it prints the nearest name and all names on stderr and exits with 2. After an option with a wrong value, it
+ * also exits with 2.
  */
 export async function runNamed(command: string, programs: Programs): Promise<void> {
   const [node = process.execPath, main = command, name, ...args] = process.argv;
@@ -40,14 +40,14 @@ export async function runNamed(command: string, programs: Programs): Promise<voi
   try {
     await program.load();
   } catch (thrown) {
-    // An option with a wrong value is the user's mistake, for which a stack trace would be no help.
+    // A wrong value of an option is the user's mistake, so a stack trace would not help.
     if (!FloeError.is(thrown) || thrown.code !== 'bad_request') throw thrown;
     console.error(thrown.message);
     process.exitCode = 2;
   }
 }
 
-/** Returns the name that fewest changes of one letter make of `name`. */
+/** Returns the name that needs the fewest changes of one letter to become `name`. */
 export function nearestName(name: string, known: readonly string[]): string {
   const sorted = known.toSorted((a, b) => distance(name, a) - distance(name, b));
   return sorted[0] ?? '';

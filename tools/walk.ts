@@ -21,7 +21,7 @@ import { parseSync } from 'oxc-parser';
 import { repositoryRoot } from './repository.ts';
 
 type Walk = {
-  /** The first function, as `FILE NAME` or `FILE CLASS.METHOD`. The walk begins when it is first entered after the call was sent. */
+  /** The first function, as `FILE NAME` or `FILE CLASS.METHOD`. The walk begins when this function is first entered after the call was sent. */
   readonly from: string;
   /** The last function, in the same form. */
   readonly to: string;
@@ -29,7 +29,7 @@ type Walk = {
   readonly carriers: RegExp;
   /** Names of the classes whose entries are counted. */
   readonly classes: readonly string[];
-  /** Prepares everything, calls `begin`, and then makes the call that is walked. Modules of floe must be imported dynamically. */
+  /** Prepares everything, calls `begin`, and then makes the call that is recorded. Modules of floe must be imported dynamically. */
   readonly run: (begin: () => void) => Promise<void>;
 };
 
@@ -141,7 +141,7 @@ async function batchRequest(begin: () => void): Promise<void> {
   }
 }
 
-/** Packages whose functions are no stops. */
+/** Matches packages whose functions are never stops. */
 const NO_STOPS = /^packages\/(core|sim)\//;
 /** Matches the compiled modules of packages. */
 const COMPILED = /^file:.*\/packages\/[^/]+\/dist\/.*\.js$/;
@@ -212,7 +212,7 @@ function instrumented(text: string): string {
         ],
   );
   let result = text;
-  // Where an insertion ends at the place where another begins, the outer one is first in the list.
+  // When one insertion ends at the place where another begins, the outer one is first in the list.
   for (const { at, text: insertion } of inserted.reverse().sort((a, b) => b.at - a.at)) {
     result = result.slice(0, at) + insertion + result.slice(at);
   }
@@ -312,7 +312,7 @@ function callsOf(walk: Walk, entered: readonly Entered[]): { way: readonly Call[
   for (const { callee, callers } of entered) {
     const to = nameAt(callee);
     if (to === null) continue;
-    // A caller in `core`, such as a semaphore, was given the function by the code that called it.
+    // If the caller is in `core`, such as a semaphore, the code that called it passed the function to it.
     let from: string | null = null;
     for (const caller of callers) from ??= nameAt(caller);
     calls.push({ to, from });

@@ -1,6 +1,9 @@
 import { FloeError } from '@floe-rl/core';
 
-/** Returns the value of an option as a whole number. Throws `bad_request`, which names the option, unless it is one of at least `least`. */
+/**
+ * Returns the value of an option as a whole number. Throws `bad_request`, which names the option, unless the value is a whole number of at
+ * least `least`.
+ */
 export function wholeNumber(option: string, text: string, least = 1): number {
   const value = Number(text);
   if (/^\d+$/.test(text) && Number.isSafeInteger(value) && value >= least) return value;

@@ -43,7 +43,7 @@ const UNDICI_CALLS: readonly string[] = [
 const UNDICI_FILES: readonly string[] = [
   'packages/core/src/http/call.ts',
   'packages/core/src/http/connections.ts',
-  // Exchanges with engines take undici's events without a body stream.
+  // Exchanges with engines receive undici's events directly, without a body stream.
   'packages/capture/src/engines/engine-server.ts',
   // An agent for WebSockets, with a maximum size of messages.
   'packages/agents/src/environments/remote/socket.ts',
@@ -123,7 +123,7 @@ function calleeName({ callee }: CallExpression | NewExpression): string {
   return '';
 }
 
-/** Returns the name under which a module exports what is imported; an empty string for a type, and `null` for a namespace. */
+/** Returns the exported name of an imported value; an empty string for a type, and `null` for a namespace. */
 function importedName(specifier: ImportDeclarationSpecifier): string | null {
   if (specifier.type === 'ImportNamespaceSpecifier') return null;
   if (specifier.type === 'ImportDefaultSpecifier') return 'default';

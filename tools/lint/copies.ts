@@ -8,7 +8,7 @@ type Definition = {
   readonly remedy: string;
   /** Files that may have the pattern: the file with the definition, and files with a reason. */
   readonly allowedIn: readonly string[];
-  /** Names that copies had. A function of the product with another meaning has a name that says which. */
+  /** Names of earlier copies. A function of the product with another meaning must have a more specific name. */
   readonly names: readonly string[];
   /** Matches the body of a copy. */
   readonly pattern: RegExp;
@@ -30,14 +30,14 @@ const DEFINITIONS: readonly Definition[] = [
   },
   {
     remedy: 'import contentText from @floe-rl/core/schema',
-    // A search takes the texts of the parts one by one.
+    // A search needs the texts of the parts separately.
     allowedIn: ['packages/core/src/schema/chat.ts', 'packages/core/src/protocol/search-text.ts'],
     names: ['contentText', 'textOf'],
     pattern: /\b(\w+)\.type === 'text'\s*\? \1\.text\s*: '/g,
   },
   {
     remedy: 'import shellWord from @floe-rl/core',
-    // The box server quotes bytes, which need not be a text.
+    // The box server quotes bytes, which may be invalid as text.
     allowedIn: ['packages/core/src/shell-word.ts', 'packages/sandbox/src/box/shell.ts'],
     names: ['shellWord', 'quoted'],
     pattern: /\.replaceAll\("'", (["`])'\\\\''\1\)/g,
@@ -83,7 +83,7 @@ const DEFINITIONS: readonly Definition[] = [
 /** The only module that makes errors with `details.issues` itself. */
 const FIELDS = 'packages/core/src/fields.ts';
 
-/** Reports copies of functions that are defined once. Names are checked in the product alone. */
+/** Reports copies of functions that are defined once. Names are checked only in the product. */
 export function checkCopies(file: SourceFile): Problem[] {
   const problems: Problem[] = [];
   const report = (start: number, message: string): void => {

@@ -14,12 +14,12 @@ export type PackageFacts = {
 /** Packages by name, such as `@floe-rl/core`. */
 export type Packages = ReadonlyMap<string, PackageFacts>;
 
-/** For each room of a package, the rooms that it may import. */
+/** For each room of a package, the rooms that it may import. A room is a folder of a package. */
 type Rooms = Readonly<Record<string, readonly string[]>>;
 
 /**
- * The folders ("rooms") of a package that each of its rooms may import. `*` allows all of them. Files beside the rooms may be imported by all
- * rooms, and only `index.ts` among them imports rooms. A package that is not listed has no rules inside.
+ * For each package, the rooms that each of its rooms may import. `*` allows all of them. Files next to the rooms may be imported by all rooms,
+ * and of these files only `index.ts` imports rooms. A package that is not listed has no such rules.
  */
 const ROOMS: Readonly<Record<string, Rooms>> = {
   core: { schema: [], protocol: ['schema'], rows: ['schema'], http: [], channel: [], json: [] },
@@ -72,7 +72,7 @@ const MAY_REACH: Readonly<Record<string, readonly string[]>> = {
   verify: ['tools', 'bench', 'examples'],
   bench: ['tools', 'verify'],
   test: ['dashboard', 'tools', 'verify', 'bench', 'examples', 'packages'],
-  // Tests of packages may use everything that tests share.
+  // Tests of packages may use all modules that tests share.
   packages: ['dashboard', 'tools', 'verify', 'test'],
 };
 
@@ -119,7 +119,7 @@ export function checkRooms(table: Readonly<Record<string, Rooms>> = ROOMS): Prob
   });
 }
 
-/** Returns the circles of a graph, each as the names on its way from one name back to it. */
+/** Returns the circles of a graph. Each is a list of names that leads from a name back to the same name. */
 function circlesOf(names: Iterable<string>, next: (name: string) => readonly string[]): string[][] {
   const circles: string[][] = [];
   const done = new Set<string>();

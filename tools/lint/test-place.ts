@@ -1,6 +1,6 @@
 import type { Problem, SourceFile } from './source.ts';
 
-/** Modules and names that show that a test starts programs, or needs a program or permission that a machine may lack. */
+/** Modules and names in tests that start programs, or that need a program or permission which a machine may lack. */
 const MODULES = /^(node:child_process|playwright-core)$|\/backends\/workbench\.ts$/;
 const NAMES = /\b(describeIf|itIf|usePostgres)\b/;
 

@@ -28,7 +28,7 @@ export const WORDS: readonly Word[] = [
   { word: 'told, tells', pattern: /\b(told|tells)\b(?! apart)/i, instead: 'reports, returns, sends, logs' },
 ];
 
-/** Matches the comment that marks the next string as a quotation, such as a prompt for a model, whose words floe did not choose. */
+/** Matches the comment before a quoted string, such as a prompt for a model. floe did not choose the words of such a string. */
 const QUOTATION = /\/\/ words: quoted$/;
 
 /**

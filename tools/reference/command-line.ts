@@ -1,7 +1,7 @@
 import { Command, type Option } from 'commander';
 import { COMMANDS } from '#floe/commands/commands';
 
-/** Number of commands that have an option of the same name, meaning and default, from which on the option is described once for all of them. */
+/** Minimum number of commands with an option of the same name, meaning and default. The option is then described once for all of them. */
 const SHARED_FROM = 2;
 
 /** Options of every command that calls a server, which the page names together. */
@@ -36,8 +36,8 @@ export async function commandLinePage(): Promise<string> {
 }
 
 /**
- * Returns the rows of the options that several commands share, in the order of their first command. Of options with one name and several
- * meanings, only the meaning that most commands have is shared, so that a name describes one option.
+ * Returns the rows of the options that several commands share, in the order of their first command. When options with one name have several
+ * meanings, only the most common meaning is shared, so that a name describes one option.
  */
 function sharedRows(program: Command): ReadonlySet<string> {
   const counts = new Map<string, { readonly name: string; count: number }>();

@@ -35,7 +35,9 @@ const REPLIES = [
   'EngineChange',
   'RolloutStatus',
 ];
-/** Python names of types that would otherwise get a name that is hard to understand from their component or their place in it. */
+/**
+ * Python names of types whose generated name would be hard to understand. A generated name is made from the component or from a place in it.
+ */
 const NAMES: Readonly<Record<string, string>> = {
   BatchReplyGroup: 'Group',
   BatchReplyProgress: 'BatchProgress',
@@ -48,7 +50,7 @@ const STORED: Readonly<Record<string, string>> = {
   BatchReplyGroupResults: 'List[SessionResult]',
   BatchReplyRecords: 'List[Json]',
 };
-/** Parameters of `next_batch`, which are no components. */
+/** Choices for parameters of `next_batch`, which have no component in the API. */
 const CHOICES: Readonly<Record<string, readonly string[]>> = {
   FormatName: FORMAT_NAMES,
   AdvantageMethod: ADVANTAGE_METHODS,
@@ -86,7 +88,7 @@ export function pythonTypes(): string {
   ].join('\n');
 }
 
-/** Collects the definitions. Objects become classes, the other components aliases; plain texts, numbers and maps have no name. */
+/** Collects the definitions. Objects become classes, and other components become aliases. Plain texts, numbers and maps have no name. */
 class PythonTypes {
   readonly classes: string[] = [];
   /** Each alias follows the aliases that it uses. All follow the classes, because Python evaluates them when the module is imported. */
@@ -106,7 +108,7 @@ class PythonTypes {
     const schema = this.#components[io][component];
     if (schema === undefined) throw new Error(`the API has no component ${component}`);
     const name = NAMES[component] ?? component;
-    // Set first for objects, which may contain themselves.
+    // An object may contain itself, so its name is set before its fields are read.
     if (schema.properties !== undefined) this.#added.set(`${io} ${component}`, name);
     const type = this.#typeOf(io, schema, name);
     const isNamed = schema.enum !== undefined || schema.anyOf !== undefined || schema.oneOf !== undefined;
@@ -126,7 +128,7 @@ class PythonTypes {
     this.classes.push(batch);
   }
 
-  /** Returns the type of a value. Objects in it that are no components get a name that begins with `place`. */
+  /** Returns the type of a value. Objects in it without a component get a name that begins with `place`. */
   #typeOf(io: 'input' | 'output', schema: JsonSchema, place: string): string {
     const stored = STORED[place];
     if (stored !== undefined) return stored;
@@ -174,7 +176,7 @@ class PythonTypes {
   }
 }
 
-/** Returns the name for one of several choices. Where a field distinguishes the choices, the name contains the value of this field. */
+/** Returns the name for one of several choices. When a field distinguishes the choices, the name contains the value of this field. */
 function placeOf(choice: JsonSchema, place: string, choices: readonly JsonSchema[]): string {
   if (choices.filter(({ properties }) => properties !== undefined).length < 2) return place;
   const kind = Object.values(choice.properties ?? {}).find((value) => (value.const ?? value.enum) !== undefined);
@@ -212,7 +214,7 @@ function fieldComment({ description, default: preset }: JsonSchema, io: 'input' 
   return lines.map((line) => `    #: ${line}`);
 }
 
-/** Returns an alias of several choices that is too long for a line with one choice on each line. */
+/** Returns an alias of several choices. If it is too long for one line, each choice is on a line of its own. */
 function wrapped(alias: string): string {
   const [, start = '', choices = ''] = /^(.*? = \w+\[)(.*)\]$/.exec(alias) ?? [];
   if (alias.length <= WIDTH) return alias;

@@ -68,7 +68,10 @@ function entriesOf(text: string): Entry[] {
   });
 }
 
-/** Leaves out what callers need not read: `readonly`, `undefined` beside a `?`, and the abort signal of options, which the page describes once. */
+/**
+ * Removes parts that callers need not read: `readonly`, `undefined` next to a `?`, and the abort signal of options, which the page describes
+ * once.
+ */
 function shortened(code: string): string {
   return code
     .replaceAll(/^ +(?:readonly )?signal\?: AbortSignal;\n/gm, '')

@@ -24,7 +24,7 @@ type Version = { readonly version: string; readonly pages: readonly string[] };
 const INDEX = 'docs/README.md';
 const REFERENCE = 'docs/api-reference.md';
 const TRY = 'docs/try-the-api.md';
-/** Endings of the names of files that are shown in a page. All linked files are copied. */
+/** Endings of the names of files whose content is shown in a page. All linked files are copied. */
 const CODE = new Set([
   '.ts',
   '.js',
@@ -114,7 +114,7 @@ function isCode(path: string): boolean {
   return CODE.has(extname(path)) && path !== 'docs/openapi.json';
 }
 
-/** Whether a page is one of the decisions, which have a list of their own and no place in the navigation. */
+/** Whether a page is one of the decisions. Decisions have a list of their own and are not in the navigation. */
 function isDecision(path: string): boolean {
   return path.startsWith('docs/decisions/');
 }
@@ -193,7 +193,7 @@ function toVersion(path: string): string {
   return '../'.repeat(path.split('/').length - 1);
 }
 
-/** Lists the pages as https://llmstxt.org describes it, with the addresses of their Markdown files. */
+/** Returns the list of pages in the form of https://llmstxt.org, with the addresses of their Markdown files. */
 function llmsText({ pages }: Sources, groups: readonly Group[], prefix: string): string {
   const titles = new Map(pages.map(({ path, title }) => [path, title]));
   const decisions = pages.filter(({ path }) => isDecision(path));
@@ -213,11 +213,11 @@ function redirect(address: string): string {
   return `<!doctype html><meta charset="utf-8"><title>floe</title><meta http-equiv="refresh" content="0; url=${address}"><a href="${address}">floe</a>\n`;
 }
 
-/** Writes scripts and styles. Data is in scripts, because a page that is opened as a file can load those. */
+/** Writes scripts and styles. Data is stored in scripts, because a page that is opened as a file can load only scripts. */
 function writeAssets(root: string, dir: string, pages: readonly Page[]): void {
   const assets = join(dir, 'assets');
   cpSync(join(root, 'tools', 'site', 'assets'), assets, { recursive: true });
-  // The package exports only its modules. Beside their folder is the form for a script element.
+  // The package exports only its modules. The file for a script element is next to their folder.
   const modules = dirname(fileURLToPath(import.meta.resolve('minisearch')));
   copyFileSync(join(modules, '..', 'umd', 'index.js'), join(assets, 'minisearch.js'));
   const sections = pages.flatMap(({ path, title, markdown }) =>

@@ -8,8 +8,8 @@ export type Entry = { readonly path: string; readonly title: string };
 export type Group = { readonly title: string; readonly entries: readonly Entry[] };
 
 /**
- * Reads the navigation from an index page: each heading of the second level is a group, and each page that is linked below it an entry. A page
- * that is linked more than once is an entry where it is linked first.
+ * Reads the navigation from an index page. Each heading of the second level is a group, and each page that is linked below it is an entry. A
+ * page that is linked more than once is an entry only at its first link.
  */
 export function navigationOf(path: string, markdown: string): Group[] {
   const marked = new Marked();

@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/agents`. */
+/** The exports of `@floe-rl/agents` for other packages. */
 export { builtInAgents } from './agents/registry.ts';
 export { type CheckOptions, checkEnvironment, type EnvironmentCheck } from './environments/check.ts';
 export {

@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/capture`. */
+/** The exports of `@floe-rl/capture` for other packages. */
 export { callRulesOf } from './dialects/call-kinds/label.ts';
 export { MAIN_THREAD } from './dialects/call-kinds/prompt-view.ts';
 export {

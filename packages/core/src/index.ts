@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/core`. */
+/** The exports of `@floe-rl/core` for other packages. */
 export { abortAfter, abortLate, type LinkedAbort, linkAbort, onAbort, raceAbort } from './abort.ts';
 export { type Backoff, backoffMs, jitteredBackoffMs } from './backoff.ts';
 export { lastBoxed } from './boxed-text.ts';

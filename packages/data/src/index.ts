@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/data`. */
+/** The exports of `@floe-rl/data` for other packages. */
 export { ARCHITECTURES, type Architecture } from './datasets/images.ts';
 export { SWE_DATASETS, type SweDataset, type SweTaskOptions, sweTask } from './datasets/swe-task.ts';
 export { type Condition, DEFAULT_CONDITIONS, parseCondition } from './generation/acceptance-conditions.ts';

@@ -1,7 +1,7 @@
-/** Maximum number of characters of an agent's text, taken from its end, in which an answer is searched. */
+/** Maximum number of characters of an agent's text, taken from its end, that are searched for an answer. */
 export const MAX_TEXT_CHARS = 64 * 1024;
 
-/** A LaTeX command with braces around a text whose meaning it does not change. */
+/** A LaTeX command with braces around a text. The command does not change the meaning of the text. */
 const TEXT_COMMAND = /^\\(?:text|textbf|textit|mathrm|mathbf|mbox)\{([^{}]*)\}$/;
 /** Characters around the letter of a choice. */
 const AROUND: ReadonlySet<string> = new Set(' \t\r\n*_`$()[]"\'.:,;');
@@ -18,7 +18,7 @@ const DELIMITERS = [
 ] as const;
 const ARTICLES: ReadonlySet<string> = new Set(['a', 'an', 'the']);
 
-/** Returns the letter of the choice that an answer names; `null` when it names none. */
+/** Returns the letter of the choice that an answer names; `null` when it names no choice. */
 export function choiceOf(answer: string): string | null {
   const bare = stripped(answer);
   const inner = stripped(TEXT_COMMAND.exec(bare)?.[1] ?? bare);
@@ -27,7 +27,10 @@ export function choiceOf(answer: string): string | null {
   return named ?? LEADING_CHOICE.exec(inner)?.[1] ?? null;
 }
 
-/** Returns a text without the characters of {@link AROUND} at its ends, in linear time, which a regular expression does not guarantee. */
+/**
+ * Returns a text without the characters of {@link AROUND} at its ends. The time is linear in the length of the text, which a regular
+ * expression does not guarantee.
+ */
 function stripped(text: string): string {
   let [start, end] = [0, text.length];
   while (start < end && AROUND.has(text[start] as string)) start++;
@@ -46,7 +49,7 @@ export function withoutDelimiters(expression: string): string {
   return text;
 }
 
-/** Returns a text without differences in white space and, with `ignoreCase`, in case. */
+/** Returns a text with uniform white space and, with `ignoreCase`, in lower case, for comparison. */
 export function normalText(text: string, ignoreCase: boolean): string {
   const joined = text.normalize('NFC').trim().replaceAll(/\s+/g, ' ');
   return ignoreCase ? joined.toLowerCase() : joined;

@@ -14,7 +14,7 @@ const MAX_EXPECTED_CHARS = 10_000;
 const MAX_MATH_CHARS = 4_000;
 /** Maximum size of the file that contains an answer. */
 const MAX_FILE_BYTES = MIB;
-/** Time limit for the match of a pattern. Legitimate matches take milliseconds, but many times that on a busy machine. */
+/** Time limit for the match of a pattern. Legitimate matches take milliseconds, or many times that on a busy machine. */
 const PATTERN_LIMIT_MS = 5_000;
 /** Maximum number of characters of the answer that the details quote. */
 const QUOTED_CHARS = 500;
@@ -56,8 +56,8 @@ type AnswerConfig = Omit<z.output<typeof configSchema>, 'expected' | 'from'> & {
 type Found = { readonly answer: string } | { readonly failure: string };
 
 /**
- * Creates the evaluator `answer`, which compares the agent's final answer with the right one. An answer that is missing or cannot be read is
- * a reward of 0. `math` compares mathematical answers.
+ * Creates the evaluator `answer`, which compares the agent's final answer with the right answer. An answer that is missing or cannot be read
+ * has a reward of 0. `math` compares mathematical answers.
  */
 export function answerEvaluator(clock: Clock, math: MathChecker | null): Evaluator {
   return {

@@ -8,11 +8,11 @@ import { isRuntimeFailure, requireWorking, tailOf, withinTime } from './commands
 /** Maximum total size of the carried files with their names, in bytes. A patch has the same limit. */
 const MAX_BYTES = 16 * MIB;
 const MAX_FILES = 2_000;
-/** Maximum length in bytes of a file's path, and of each of its parts: the limits of Linux. */
+/** Maximum length in bytes of a file's path, and of each part of the path. These are the limits of Linux. */
 const MAX_PATH_BYTES = 4_096;
 const MAX_NAME_BYTES = 255;
 
-/** A path in a sandbox, relative to a folder that it does not leave. */
+/** A path in a sandbox that is relative to a folder and does not lead out of it. */
 export const relativePathSchema = z
   .string()
   .min(1)
@@ -21,7 +21,7 @@ export const relativePathSchema = z
   .refine((path) => !path.split('/').includes('..'), 'must not contain ..')
   .refine(isShort, 'must not be longer than paths of Linux');
 
-/** Why the agent's files did not cross. Each of these problems leads to a reward of 0. */
+/** The reason why the agent's files could not be copied. Each of these problems leads to a reward of 0. */
 type CarryProblem = 'carry_failed' | 'carry_timeout' | 'carry_too_large';
 
 export type CarriedPaths =
@@ -40,9 +40,9 @@ type CarryOptions = {
 };
 
 /**
- * Shell script that writes regular files to the file at its first argument, one after the other: size, `x` or `-`, path and a NUL byte,
- * then the content. Its second argument is the maximum number of bytes to write, the others are the paths. It follows no symbolic link:
- * links are left out, and so are paths below a link.
+ * Shell script that writes regular files to the file at its first argument, one after the other. Each file has its size, `x` or `-`, its path
+ * and a NUL byte, and then its content. The second argument is the maximum number of bytes to write, and the others are the paths. The script
+ * follows no symbolic link: links and paths below a link are left out.
  */
 const READ_SCRIPT = `out=$1; limit=$2; shift 2
 root=$(pwd -P)
@@ -139,7 +139,7 @@ function filesIn(data: Buffer, declared: readonly string[]): SandboxFile[] | nul
   return [...files.values()];
 }
 
-/** Whether `path` is `folder` or in it. Both are normal and relative to the same folder. */
+/** Whether `path` is `folder` or in it. Both paths are normalized and relative to the same folder. */
 function isBelow(path: string, folder: string): boolean {
   const top = folder.replace(/\/$/, '');
   return top === '.' || path === top || path.startsWith(`${top}/`);
@@ -151,8 +151,8 @@ function isShort(path: string): boolean {
 }
 
 /**
- * Returns the problem for an error that files of the agent may have caused. Rethrows it when the spawn helper died, when the evaluation was
- * stopped, or when the fresh runtime cannot run a command: then the host has failed.
+ * Returns the problem for an error that files of the agent may have caused. Rethrows the error when the spawn helper died, when the evaluation
+ * was stopped, or when the fresh runtime cannot run a command. In these cases the agent did not cause it.
  */
 async function agentFailure(thrown: unknown, fresh: Runtime, { signal }: CarryOptions): Promise<CarriedPaths> {
   signal.throwIfAborted();

@@ -1,4 +1,4 @@
-/** Begins or ends a code block: three or more backticks or tildes, after at most three spaces, and the text after them. */
+/** Matches a line that begins or ends a code block: at most three spaces, three or more backticks or tildes, and further text. */
 const FENCE = /^ {0,3}(`{3,}|~{3,})(.*)$/;
 
 /**

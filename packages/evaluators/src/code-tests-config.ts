@@ -76,9 +76,9 @@ export type CodeTests =
 export type CodeTestsConfig = Omit<Parsed, 'command' | 'cases' | 'program'> & { readonly tests: CodeTests };
 
 /**
- * Parses the configuration of the evaluator `code_tests`. `fresh` is whether it runs in a fresh runtime. Without one the configuration is
- * refused, because hidden tests would run where the agent can have replaced every program. Throws `schema_violation` with a message that names
- * the invalid field.
+ * Parses the configuration of the evaluator `code_tests`. `fresh` is whether it runs in a fresh runtime. Without a fresh runtime the
+ * configuration is refused, because hidden tests would run where the agent can have replaced every program. Throws `schema_violation` with a
+ * message that names the invalid field.
  */
 export function parseCodeTestsConfig(config: Readonly<Record<string, unknown>>, fresh: boolean): CodeTestsConfig {
   const { command, cases, program, ...rest } = parseAs(configSchema, config, PATH, PATH);

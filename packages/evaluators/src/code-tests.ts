@@ -9,9 +9,12 @@ import { rewardOfTests } from './granularity.ts';
 import { readReport } from './test-report.ts';
 
 const MAX_SOLUTION_BYTES = MIB;
-/** Maximum number of tests that did not pass that the details list. */
+/** Maximum number of unsuccessful tests that the details list. */
 const MAX_LISTED = 20;
-/** An output may be longer than twice the expected output by at most this number of characters, which can only be white space. */
+/**
+ * An output may be longer than twice the expected output by at most this number of characters. More characters than that cannot be differences
+ * in white space.
+ */
 const MAX_EXTRA_CHARS = 64 * KIB;
 /** A command whose first word is the name of a program, and not a path, an assignment or shell syntax. */
 const PROGRAM_NAME = /^([A-Za-z0-9_+.-]+)(?:\s|$)/;
@@ -30,12 +33,15 @@ type Grading = {
   readonly signal: AbortSignal;
 };
 
-/** How a command of the agent's code ended: `null` when it could not be started, for example because the code removed its folder. */
+/**
+ * How a command of the agent's code ended. `ran` is `null` when the command could not be started, for example because the code removed its
+ * folder.
+ */
 type Ended = { readonly result: CaseResult; readonly ran: ExecResult | null };
 
 /**
- * Creates the evaluator `code_tests`, which runs hidden tests of a solution in a fresh runtime, with time and memory limits for each. The
- * expected outputs of cases never enter the runtime. Everything that a solution can cause is a reward of 0 for the tests concerned.
+ * Creates the evaluator `code_tests`, which runs hidden tests of a solution in a fresh runtime, with time and memory limits for each test. The
+ * expected outputs of cases never enter the runtime. When a test fails in a way that a solution can cause, the test gives a reward of 0.
  */
 export function codeTestsEvaluator(clock: Clock): Evaluator {
   return {
@@ -58,7 +64,7 @@ export function codeTestsEvaluator(clock: Clock): Evaluator {
   };
 }
 
-/** Rejects with `evaluator_failed` when the fresh runtime lacks a program of the task, so that no solution is blamed for that. */
+/** Rejects with `evaluator_failed` when the fresh runtime lacks a program of the task, because the solution is not the cause. */
 async function requirePrograms({ config, fresh, context, signal }: Grading): Promise<void> {
   const { tests, compile } = config;
   const commands = [compile, tests.kind === 'cases' ? tests.command : tests.program.command];
@@ -71,7 +77,7 @@ async function requirePrograms({ config, fresh, context, signal }: Grading): Pro
   }
 }
 
-/** Returns the agent's solution, or the failure as a text. */
+/** Returns the agent's solution, or the reason as a text when there is none. */
 async function readSolution({ config, context, fresh, signal }: Grading): Promise<Buffer | string> {
   const { from, path, language } = config.solution;
   if (from === 'last_message') {
@@ -199,7 +205,7 @@ function evaluationOf(
   const values = [...results.values()];
   const passed = values.filter((result) => result === 'passed').length;
   const total = results.size;
-  // Cases after the first failure are not run when they cannot change the reward, so the share that would have passed is unknown.
+  // Cases after the first failure are not run when they cannot change the reward. The share of passed cases is then unknown.
   const isPartial =
     config.reward_granularity === 'binary' && config.tests.kind === 'cases' && values.includes('not_run');
   const failed = [...results].filter(([, result]) => result !== 'passed').slice(0, MAX_LISTED);

@@ -51,7 +51,7 @@ export function outputMissing(evaluator: string, what: string): FloeError {
 }
 
 /**
- * Rejects when a runtime cannot run any command. It is called after a failed operation in a runtime to which the agent had no access. It
+ * Rejects when a runtime cannot run any command. It is called after a failed operation in a runtime that the agent had no access to. It
  * distinguishes a failure of the host from a failure that the agent's files caused.
  */
 export async function requireWorking(runtime: Runtime, signal: AbortSignal): Promise<void> {
@@ -59,8 +59,8 @@ export async function requireWorking(runtime: Runtime, signal: AbortSignal): Pro
 }
 
 /**
- * Writes files of the task below a folder, by path. Resolves to the error when the runtime refuses them although it still runs commands. Then
- * another file is in the way, such as a file that the agent put in the place of a folder.
+ * Writes files of the task below a folder, by path. Resolves with the error when the runtime refuses the files although it still runs
+ * commands. Another file is then in the way, such as a file that the agent put in the place of a folder.
  */
 export async function writeBelow(
   runtime: Runtime,

@@ -49,7 +49,7 @@ export function customEvaluator(name: string, where: string, module: Readonly<Re
       }
     },
     async evaluate(context, signal) {
-      // An error that is thrown before the first promise must become a rejection.
+      // An error that is thrown before the first promise must become a rejection too.
       const evaluation = (async () => parts.evaluate(context, signal))();
       try {
         return await raceAbort(evaluation, signal);

@@ -16,7 +16,7 @@ export type TraceView = {
   responseMessages(): readonly ChatMessage[];
 };
 
-/** The task and the finished conversation that an evaluator scores. Everything the agent or its tools wrote may be hostile. */
+/** The task and the finished conversation that an evaluator scores. All texts of the agent or its tools may be hostile. */
 export type EvaluatedSession = {
   readonly sessionId: string;
   readonly attempt: number;
@@ -41,14 +41,14 @@ export type EpisodeScores = {
   /** `null` when the agent gave no score. */
   readonly score: number | null;
   readonly seatScores: Readonly<Record<string, number>>;
-  /** Why the episode ended; absent when the agent does not say it. */
+  /** The reason why the episode ended; absent when the agent does not state it. */
   readonly reason?: string;
   /** Reward of each reply. `stateHash` is the state of the environment at the reply; absent when the environment does not name its states. */
   readonly replyRewards: readonly {
     readonly completionId: string;
     readonly reward: number;
     readonly stateHash?: string;
-    /** Player who gave the reply, in an episode of several. */
+    /** The player that gave the reply, in an episode with several players. */
     readonly seat?: string;
   }[];
 };
@@ -90,7 +90,7 @@ export type Evaluation = {
   readonly stepRewards?: Readonly<Record<string, number>>;
 };
 
-/** Whether the evaluation of a session uses a fresh runtime: as its task says, or else as its evaluator does by default. */
+/** Whether the evaluation of a session uses a fresh runtime. The task decides it, or else the default of the evaluator. */
 export function usesFreshRuntime(spec: EvaluatorSpec, evaluator: Evaluator): boolean {
   return spec.refresh_runtime ?? evaluator.wantsFreshRuntime?.(spec.config) ?? evaluator.freshRuntimeByDefault;
 }
@@ -103,7 +103,7 @@ export interface Evaluator {
    * because the agent may have changed anything in its own runtime.
    */
   readonly freshRuntimeByDefault: boolean;
-  /** Replaces {@link freshRuntimeByDefault} where that depends on the config. `config` has passed {@link checkConfig}. */
+  /** Replaces {@link freshRuntimeByDefault} for an evaluator whose default depends on the config. `config` has passed {@link checkConfig}. */
   wantsFreshRuntime?(config: Readonly<Record<string, unknown>>): boolean;
   /**
    * Throws `schema_violation` for an invalid config. Called at submission, so that an invalid config is rejected before any work is done.

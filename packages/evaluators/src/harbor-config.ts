@@ -14,7 +14,7 @@ const sandboxPath = z
   .refine((path) => !/^[/.]+$/.test(path), 'must be below the root');
 const sandboxFolder = sandboxPath.refine((path) => path.startsWith('/'), 'must be an absolute path');
 
-/** Name of the test script unless the task names another. */
+/** Name of the test script when the task names none. */
 const DEFAULT_SCRIPT = 'test.sh';
 
 const configSchema = z.strictObject({

@@ -9,10 +9,10 @@ const MAX_NUMBER_CHARS = 64;
 
 const numbersSchema = z.record(z.string(), z.union([rewardSchema, z.boolean().transform(Number)]));
 
-/** The rewards that a verifier of Harbor wrote. `components` are all of them by name; empty for a single number. */
+/** The rewards that a verifier of Harbor wrote. `components` has all of them by name. It is empty when the verifier wrote a single number. */
 export type HarborReward = { readonly reward: number; readonly components: Readonly<Record<string, number>> };
 
-/** Reads `reward.txt`, which has one number. Returns the reason as a text when it has none. */
+/** Reads `reward.txt`, which has one number. Returns the reason as a text when it has no number. */
 export function parseRewardText(file: Buffer): HarborReward | string {
   const text = file.toString().trim();
   const isNumber = text.length <= MAX_NUMBER_CHARS && /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text);

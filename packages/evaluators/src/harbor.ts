@@ -28,8 +28,9 @@ const PREPARE_SCRIPT = `tests=$1; verifier=$2; shift 2
 rm -rf -- "$@" && mkdir -p -- "$tests" "$verifier" && chmod 777 "$verifier"`;
 
 /**
- * Shell script that runs a script or a command with bash as a user of the image, with the home directory of this user. Arguments: the
- * directory of the tests; the name or number of the user, empty for the user of the sandbox; the script; and the command in place of a script.
+ * Shell script that runs a script or a command with bash as a user of the image, with the home directory of this user. The arguments are the
+ * directory of the tests, the user, the script, and a command to run in place of the script. The user is a name or a number, or an empty
+ * string for the user of the sandbox.
  */
 const RUN_SCRIPT = `tests=$1; user=$2; flag=; target=$3; wanted=\${user:-$(id -u)}
 [ -z "$4" ] || { flag=-c; target=$4; chmod -R a+x "$tests"; }
@@ -43,7 +44,7 @@ done </etc/passwd
 chmod -R a+rX "$tests"
 exec su -m -s /bin/sh "$name" -c "exec bash $flag \\"\\$0\\"" "$target"`;
 
-/** Returns the real path of a file or folder of the node's host that a task names. Rejects for a path that tasks may not read. */
+/** Returns the real path of a file or folder on the node's host that a task names. Rejects for a path that tasks may not read. */
 export type HostSource = (path: string) => Promise<string>;
 
 type Run = {
@@ -56,10 +57,10 @@ type Run = {
 
 /**
  * Creates the evaluator `harbor`, which runs the verifier of a Harbor task: a script that writes its rewards to `/logs/verifier`. The tests
- * are copied into the sandbox when all processes of the agent have ended.
+ * are copied into the sandbox after all processes of the agent have ended.
  *
- * As in Harbor, the script runs in the agent's runtime. There the agent can cause every failure, so a failure gives the reward 0. A task that
- * declares files to copy gets a fresh runtime instead. There a failure of the script is `evaluator_failed`, unless the task declares that the
+ * As in Harbor, the script runs in the agent's runtime. The agent can cause every failure there, so a failure gives the reward 0. A task that
+ * declares files to copy gets a fresh runtime instead. A failure of the script there is `evaluator_failed`, unless the task declares that the
  * agent can cause it.
  */
 export function harborEvaluator(clock: Clock, hostSource: HostSource): Evaluator {
@@ -77,7 +78,7 @@ export function harborEvaluator(clock: Clock, hostSource: HostSource): Evaluator
         throw new FloeError('evaluator_failed', 'harbor: needs an isolated runtime, because it uses /tests and /logs');
       }
       refuseUser(config.user, runtime);
-      // As in Harbor, tests and rewards belong to root, who also runs the script unless the task names another user.
+      // As in Harbor, tests and rewards belong to root. Root also runs the script unless the task names another user.
       const asRoot = { ...context, runtime: runtime.asRoot(), freshRuntime: freshRuntime?.asRoot() ?? null };
       const run = { context: asRoot, config, hostSource, clock, signal };
       return asRoot.freshRuntime === null ? gradeInPlace(run) : gradeFresh(run, asRoot.freshRuntime);
@@ -85,7 +86,7 @@ export function harborEvaluator(clock: Clock, hostSource: HostSource): Evaluator
   };
 }
 
-/** Throws `evaluator_failed` for a user who cannot exist in the runtime, which is no fault of the agent. */
+/** Throws `evaluator_failed` for a user that cannot exist in the runtime, because the agent is not the cause. */
 function refuseUser(user: HarborEvaluatorConfig['user'], { backend }: Runtime): void {
   const only = ONLY_USERS[backend];
   if (only !== 'root' || user === null || user === 0 || user === only) return;
@@ -151,7 +152,7 @@ async function grade(run: Run, runtime: Runtime, facts: Record<string, unknown>)
   return { ...reward, details };
 }
 
-/** Copies the tests into the runtime. Resolves with the reason when the runtime refuses them although it still runs commands. */
+/** Copies the tests into the runtime. When the runtime refuses them although it still runs commands, resolves with the reason. */
 async function uploadTests({ config, hostSource, signal }: Run, runtime: Runtime): Promise<string | null> {
   const sources = await Promise.all(config.tests.map(async (path) => testSource(await hostSource(path), config)));
   try {
@@ -167,7 +168,10 @@ async function uploadTests({ config, hostSource, signal }: Run, runtime: Runtime
   }
 }
 
-/** Reads a source of tests on the host, if it is a file. Rejects with `evaluator_failed` when it cannot be read: the agent cannot cause that. */
+/**
+ * Reads a source of tests on the host, if it is a file. Rejects with `evaluator_failed` when the file cannot be read, because the agent cannot
+ * cause that.
+ */
 async function testSource(
   path: string,
   { tests_target }: HarborEvaluatorConfig,
@@ -183,7 +187,10 @@ async function testSource(
   }
 }
 
-/** Reads the rewards that the script wrote: `reward.json`, or else `reward.txt`. `null` when it wrote neither; the reason when one is invalid. */
+/**
+ * Reads the rewards that the script wrote: `reward.json`, or else `reward.txt`. Resolves with `null` when the script wrote neither, and with
+ * the reason as a text when a file is invalid.
+ */
 async function readReward({ config, signal }: Run, runtime: Runtime): Promise<HarborReward | string | null> {
   const read = (name: string): Promise<Buffer | null> =>
     runtime.readFile(`${config.verifier_dir}/${name}`, MAX_REWARD_FILE_BYTES, signal);
@@ -201,7 +208,7 @@ async function readReward({ config, signal }: Run, runtime: Runtime): Promise<Ha
   }
 }
 
-/** The result when the tests could not be placed or started. The agent caused this, in its own runtime or with the files that were copied. */
+/** Returns the result when the tests could not be placed or started. The agent caused this, in its own runtime or with the copied files. */
 function blocked(run: Run, facts: Record<string, unknown>, details: Record<string, unknown>): Evaluation {
   const changed = run.context.freshRuntime === null || facts.carried_files !== 0;
   if (changed) return { reward: 0, details: { failure: 'tests_blocked', ...facts, ...details } };

@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/evaluators`. */
+/** The exports of `@floe-rl/evaluators` for other packages. */
 export { customEvaluator, type EvaluatorKit, type EvaluatorModule, evaluatorOfNodes } from './custom.ts';
 export { type CheckedEvaluation, checkedEvaluation, NO_EVALUATION } from './evaluation-check.ts';
 export {

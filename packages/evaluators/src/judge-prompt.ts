@@ -7,7 +7,8 @@ const PLACEHOLDER = /\{\{\s*([^{}]*?)\s*\}\}/g;
 const AGENT_TEXTS = ['answer', 'conversation'] as const;
 const KNOWN = /^(?:instruction|answer|conversation|metadata(?:\.[^.\s]+)+)$/;
 /**
- * A text that is too long is cut in the middle. This share of what is kept comes from its beginning; the rest is its end, where results are.
+ * A text that is too long is cut in the middle. This share of the kept characters comes from its beginning. The rest comes from its end, which
+ * usually has the results.
  */
 const HEAD_SHARE = 0.25;
 const LEFT_OUT = '[… a part in the middle is left out …]';
@@ -38,13 +39,13 @@ export type JudgePrompt = {
   readonly max: number;
   /** Maximum number of characters of each text of the agent. */
   readonly maxChars: number;
-  /** Unpredictable word in the marks around texts of the agent, so that they cannot contain a mark. */
+  /** Unpredictable word in the marks around texts of the agent, so that the texts cannot contain a mark. */
   readonly nonce: string;
 };
 
 /**
- * Returns the messages that ask a judge for a score, or the name of a placeholder without a value. Texts of the agent are between marks, and
- * their special tokens are made plain text.
+ * Returns the messages that ask a judge for a score, or the name of a placeholder without a value. Texts of the agent are put between marks,
+ * and their special tokens become plain text.
  */
 export function judgeMessages(prompt: JudgePrompt): readonly ChatMessage[] | string {
   const { rubric, min, max, nonce } = prompt;

@@ -10,11 +10,11 @@ const PATH = 'evaluator.config';
 const MAX_VALUES = 100;
 /** Maximum number of characters of the judge's reason in the details. */
 const REASON_CHARS = 2_000;
-/** Temperature at which a judge is asked again after an unreadable reply, which it would repeat at a low temperature. */
+/** Temperature at which a judge is asked again after an unreadable reply. At a low temperature it would repeat that reply. */
 const RETRY_TEMPERATURE = 0.7;
-/** Smallest excerpt of an agent's text, in characters. A judge whose context is too short for it cannot be used. */
+/** Smallest excerpt of an agent's text, in characters. A judge cannot be used if its context is too short for this excerpt. */
 const MIN_EXCERPT_CHARS = 500;
-/** Number of tokens that the rubric and the reply may need beside the texts of the agent. */
+/** Number of tokens that the rubric and the reply may need in addition to the texts of the agent. */
 const MIN_TOKENS_BESIDE_REPLY = 1_000;
 
 const configSchema = z
@@ -77,7 +77,10 @@ export type JudgeReply = {
 
 /** Samples the replies of a judge. Its calls are not part of any trajectory. */
 export interface JudgeEngine {
-  /** Rejects with a FloeError when no engine of the pool can answer; `details.context_overflow` is true for a prompt that is too long. */
+  /**
+   * Samples one reply. Rejects with a FloeError when no engine of the pool can answer; `details.context_overflow` is true for a prompt that is
+   * too long.
+   */
   sample(request: JudgeRequest, signal: AbortSignal): Promise<JudgeReply>;
 }
 
@@ -85,8 +88,8 @@ type Spent = { calls: number; prompt_tokens: number; completion_tokens: number }
 type Score = { readonly score: number; readonly reason: string | null };
 
 /**
- * Creates the evaluator `judge`, for which a language model gives a score by a rubric. The reward is the place of the score between the
- * lowest and the highest. Texts of the agent are only material, but a judge can be persuaded by them.
+ * Creates the evaluator `judge`: a language model gives a score according to a rubric. The reward is 0 for the lowest score, 1 for the
+ * highest, and proportional between them. The judge is told that texts of the agent are only material, but such texts can still persuade it.
  */
 export function judgeEvaluator(engine: JudgeEngine | null): Evaluator {
   return {

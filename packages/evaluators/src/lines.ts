@@ -1,6 +1,6 @@
 import { KIB } from '@floe-rl/core';
 
-/** Number of characters that are read before other work on the event loop runs. Reading them takes a few milliseconds. */
+/** Number of characters that are read before other work on the event loop runs. Reading this many characters takes a few milliseconds. */
 const CHARS_PER_TURN = 64 * KIB;
 /** Maximum length of a line in characters. The rest of a longer line is ignored; it can only contain the reason why a test failed. */
 const MAX_LINE_CHARS = 64 * KIB;
@@ -23,7 +23,10 @@ export function* linesOf(text: string): Generator<string[]> {
   if (begun !== '') yield [begun];
 }
 
-/** Splits a text into parts of {@link CHARS_PER_TURN} characters, or one more so that no part ends between `\r` and `\n`. */
+/**
+ * Splits a text into parts of {@link CHARS_PER_TURN} characters. A part has one more character when it would otherwise end between `\r` and
+ * `\n`.
+ */
 export function* partsOf(text: string): Generator<string> {
   for (let start = 0; start < text.length; ) {
     let end = start + CHARS_PER_TURN;

@@ -68,7 +68,10 @@ function parseConfig(config: Readonly<Record<string, unknown>>): readonly Member
   return parseAs(configSchema, config, PATH, PATH).evaluators;
 }
 
-/** Returns the spec for the evaluation of a member. It gets the variables of `outer`, and no fresh runtime where `outer` forbids one. */
+/**
+ * Returns the spec for the evaluation of a member. It gets the variables of `outer`, and no fresh runtime when `outer` forbids a fresh
+ * runtime.
+ */
 function specOf({ evaluator }: Member, outer: EvaluatorSpec | undefined): EvaluatorSpec {
   const refresh_runtime = outer?.refresh_runtime === false ? false : evaluator.refresh_runtime;
   return { ...evaluator, refresh_runtime, env: { ...outer?.env, ...evaluator.env } };
@@ -91,7 +94,10 @@ function within(index: number, check: () => void): void {
   }
 }
 
-/** Returns a function that returns the fresh runtime of the context at the first call, and a new one in its place at each later call. */
+/**
+ * Returns a function for the fresh runtimes of the members. The first call returns the fresh runtime of the context, and each later call
+ * returns a new runtime in its place.
+ */
 function freshRuntimesOf(
   { freshRuntime, renewFreshRuntime }: EvaluationContext,
   signal: AbortSignal,
@@ -143,7 +149,7 @@ function traceSums(results: readonly MemberResult[]): Record<string, number> {
   return Object.fromEntries([...ids].map((id) => [id, sumOf(id)]));
 }
 
-/** Sums up the rewards of each reply that has one. */
+/** Sums the rewards of each reply that has a reward. */
 function stepSums(results: readonly MemberResult[]): Record<string, number> {
   const sums: Record<string, number> = {};
   for (const { member, evaluation } of results) {

@@ -1,7 +1,7 @@
 import { FloeError } from '@floe-rl/core';
 import { z } from 'zod';
 
-/** Fields of a configuration that say how the agent's work is carried to a fresh runtime. */
+/** Fields of a configuration about how the agent's work is copied to a fresh runtime. */
 export const patchFields = {
   patch_command: z
     .string()
@@ -27,7 +27,7 @@ const schema = z.strictObject(patchFields);
 /** `repo_dir` is the path of the git repository in the sandbox; `null` for the workdir. */
 export type PatchConfig = z.output<typeof schema> & { readonly repo_dir: string | null };
 
-/** Throws `schema_violation` for a pattern that git would not read as the pattern of a path. */
+/** Throws `schema_violation` for a pattern that git would not treat as a pattern of paths. */
 export function checkPatterns({ exclude_patterns }: PatchConfig): void {
   const magic = exclude_patterns.find((pattern) => pattern.startsWith(':'));
   if (magic === undefined) return;

@@ -7,7 +7,7 @@ import type { PatchConfig } from './patch-config.ts';
 /** Largest patch in bytes: far larger than any legitimate patch, and small enough to hold in memory for every session in POSTRUN. */
 const MAX_PATCH_BYTES = 16 * MIB;
 
-/** Why the agent's changes could not be applied in the fresh runtime. Each of these problems leads to a reward of 0. */
+/** The reason why the agent's changes could not be applied in the fresh runtime. Each of these problems leads to a reward of 0. */
 type PatchProblem = 'patch_failed' | 'patch_timeout' | 'patch_too_large' | 'patch_does_not_apply' | 'apply_timeout';
 
 /**
@@ -82,8 +82,8 @@ git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --
 `;
 
 /**
- * Environment in which git reads no settings of the agent's home directory or root file system. Such settings may permit the use of a
- * repository of another user, so this environment permits it.
+ * Environment in which git reads no settings from the agent's home directory or root file system. Such settings may permit the use of a
+ * repository that belongs to another user, so this environment permits it instead.
  */
 const CLEAN_GIT_ENV = {
   GIT_CONFIG_NOSYSTEM: '1',
@@ -111,7 +111,10 @@ mv "$FLOE_PATCH.kept" "$FLOE_PATCH"
 /** Exit code of {@link SIZE_COMMAND} when the patch is larger than {@link MAX_PATCH_BYTES}. */
 const TOO_LARGE = 65;
 
-/** Shell script that checks and prints the size of the patch. It runs where an agent can change what is printed, so its exit code counts. */
+/**
+ * Shell script that checks and prints the size of the patch. An agent may be able to change its output, so only its exit code shows whether
+ * the patch is too large.
+ */
 const SIZE_COMMAND = `
 bytes=$(wc -c < "$FLOE_PATCH") || exit 1
 echo "$bytes"
@@ -217,8 +220,8 @@ export function runInRepo(
 }
 
 /**
- * Returns `missing` for the error that a folder does not exist, and rethrows any other error. The caller decides whether the task (in the
- * fresh runtime) or the agent caused it.
+ * Returns `missing` when the error means that a folder does not exist, and rethrows any other error. The caller decides whether the task (in
+ * the fresh runtime) or the agent caused it.
  */
 function asMissing(thrown: unknown): 'missing' {
   if (FloeError.is(thrown) && thrown.code === 'workdir_missing') return 'missing';

@@ -5,8 +5,8 @@ import { asFloeError, type Clock, onAbort } from '@floe-rl/core';
 export const PATTERN_FLAGS = 'gmu';
 
 /**
- * Program of the thread that matches a pattern. It sends `started` and then a list with the first group, or else the whole text, of the last
- * match; `null` without a match.
+ * Program of the thread that matches a pattern. It sends `started`, and then a list with one text of the last match: the first group, or else
+ * the whole match. The element is `null` without a match.
  */
 const THREAD_SOURCE = `
 const { parentPort, workerData } = require('node:worker_threads');
@@ -19,13 +19,12 @@ parentPort.postMessage([last === null ? null : (last[1] ?? last[0])]);
 
 type PatternMatch =
   | { readonly timedOut: true }
-  /** The first group, or else the whole text, of the last match; `null` without a match. */
+  /** The first group of the last match, or else the whole match; `null` without a match. */
   | { readonly timedOut: false; readonly value: string | null };
 
 /**
- * Matches a regular expression in a thread of its own with a time limit, because some texts keep some patterns busy for years, and the agent
- * chose the text. The limit does not include the start of the thread, which takes seconds on a busy machine. Rejects with the reason of
- * `signal`.
+ * Matches a regular expression in a separate thread with a time limit. Some patterns would take years on some texts, and the agent chose the
+ * text. The limit does not include the start of the thread, which takes seconds on a busy machine. Rejects with the reason of `signal`.
  */
 export function lastMatch(
   pattern: string,

@@ -7,19 +7,17 @@ import type { EvaluatedSession, Evaluation } from './evaluator.ts';
 /** Maximum number of characters of a hook's reason for dropping a sample. The reason is stored in a database row. */
 const MAX_REASON_CHARS = 1_000;
 
-/** What a post-run hook receives. The values are not copies: a hook must not change them. */
+/** The argument of a post-run hook. The values are not copies, so a hook must not change them. */
 export type PostRunEvent = {
   readonly task: TaskRequest;
   readonly session: EvaluatedSession;
-  /** The evaluation, as far as earlier hooks have not changed it. Without an evaluator its reward is `null`. */
+  /** The evaluation with the changes of earlier hooks. Without an evaluator its reward is `null`. */
   readonly evaluation: CheckedEvaluation;
   /** The summary of the session with this evaluation, before its artifacts are packed. */
   readonly summary: SessionSummary;
 };
 
-/**
- * Changes that a post-run hook makes to an evaluation. Absent fields stay as they are; `details` are added to the details of the evaluation.
- */
+/** Changes that a post-run hook makes to an evaluation. Absent fields do not change. `details` are added to the details of the evaluation. */
 export type PostRunChange = Partial<Evaluation> & {
   /** The reason why the sample is not trained and does not count in the baseline. */
   readonly drop?: string;
@@ -31,7 +29,7 @@ export type PostRunModule = {
   postRun(event: PostRunEvent, signal: AbortSignal): PostRunChange | undefined | Promise<PostRunChange | undefined>;
 };
 
-/** An evaluation after the post-run hooks. `dropped` is the reason why a hook dropped the sample; `null` when none did. */
+/** An evaluation after the post-run hooks. `dropped` is the reason why a hook dropped the sample; `null` when no hook dropped it. */
 export type FinalEvaluation = CheckedEvaluation & { readonly dropped: string | null };
 
 const changeSchema = z
@@ -49,7 +47,7 @@ export type PostRunHook = {
   readonly name: string;
   /**
    * Runs the hook and returns the evaluation with its changes. Rejects with `evaluator_failed` when the hook fails, exceeds its deadline or
-   * returns something else, or with the reason of `signal`.
+   * returns an invalid value, or with the reason of `signal`.
    */
   run(event: PostRunEvent, dropped: string | null, signal: AbortSignal): Promise<FinalEvaluation>;
 };

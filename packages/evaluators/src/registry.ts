@@ -17,13 +17,13 @@ import { testOnOutputEvaluator } from './test-on-output.ts';
 export type EvaluatorRegistry = EvaluatorLookup & {
   names(): string[];
   /**
-   * Whether a session with this evaluator uses a fresh runtime. True where the spec is one that {@link check} refuses, so that memory for the
-   * runtime is reserved rather than missing.
+   * Whether a session with this evaluator uses a fresh runtime. Returns true for a spec that {@link check} refuses, so that too much memory is
+   * reserved rather than too little.
    */
   readonly usesFreshRuntime: (spec: EvaluatorSpec) => boolean;
 };
 
-/** Services that evaluators use besides sandboxes. A process that only checks the configurations of tasks has none of them. */
+/** Services that evaluators use in addition to sandboxes. A process that only checks the configurations of tasks has none of them. */
 export type EvaluatorServices = {
   readonly math?: MathChecker;
   readonly judge?: JudgeEngine;

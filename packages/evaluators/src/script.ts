@@ -26,9 +26,10 @@ type Crossed =
 
 /**
  * Creates the evaluator `script`. It runs a command, which writes the reward as JSON to the file that the environment variable `FLOE_REWARD`
- * names. With a fresh runtime, the agent's changes or the declared files are copied there first. A script that fails there is
- * `evaluator_failed`, unless the task declares that the agent can cause this failure: then it is a reward of 0. Without a fresh runtime the
- * agent can cause every failure.
+ * names. With a fresh runtime, the agent's changes or the declared files are copied there first.
+ *
+ * A failure of the script in a fresh runtime is `evaluator_failed`. If the task declares that the agent can cause this failure, it is a reward
+ * of 0. Without a fresh runtime the agent can cause every failure, so each is a reward of 0.
  */
 export function scriptEvaluator(clock: Clock): Evaluator {
   return {
@@ -70,7 +71,7 @@ function notCrossed(problem: string, details: Record<string, unknown>): Crossed 
   return { crossed: false, evaluation: { reward: 0, details: { failure: problem, ...details } } };
 }
 
-/** Runs the script in the agent's own runtime, in which the agent can have broken anything. */
+/** Runs the script in the agent's own runtime. The agent may have broken any part of it. */
 async function gradeInPlace(run: ScriptRun): Promise<Evaluation> {
   try {
     return await grade(run, run.context.runtime, { changed: true, facts: {} });
@@ -93,7 +94,7 @@ async function grade(
   await runtime.writeFiles([{ path: paths.FLOE_SESSION, content: sessionFile(context) }], signal);
   const blocked = await writeBelow(runtime, folder, config.files, signal);
   if (blocked !== null) {
-    // Only a file of the agent can be in the way of a file that the task writes into a fresh runtime.
+    // The task writes a file into a fresh runtime, and only a file of the agent can be in its way.
     if (!changed) throw new FloeError('evaluator_failed', `script: config.files: ${blocked.message}`, facts, blocked);
     return { reward: 0, details: { failure: 'files_blocked', error: blocked.message, ...facts } };
   }

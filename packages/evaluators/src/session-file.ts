@@ -10,8 +10,8 @@ const MAX_MESSAGE_BYTES = 8 * MIB;
 
 /**
  * Returns the description of a session that an evaluator's command can read, as JSON. It has ids, status, instruction, the task's metadata,
- * the main agent's conversation, and the traces without their messages. Of a conversation that is too large, only the last messages are
- * included; `messages_omitted` is the number of the others.
+ * the main agent's conversation, and the traces without their messages. When the conversation is too large, only its last messages are
+ * included, and `messages_omitted` is the number of omitted messages.
  */
 export function sessionFile({ session, status }: EvaluationContext): string {
   const { sessionId, attempt, instruction, metadata, messages, traces } = session;

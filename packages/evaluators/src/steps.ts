@@ -41,7 +41,7 @@ export const stepsEvaluator: Evaluator = {
   },
 };
 
-/** Returns the mean of the rewards; `null` when one of them is unknown or there is none. */
+/** Returns the mean of the rewards; `null` when there is no reward or a reward is unknown. */
 function meanOf(rewards: readonly (number | null)[]): number | null {
   let sum = 0;
   for (const reward of rewards) {

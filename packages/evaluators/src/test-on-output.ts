@@ -11,12 +11,17 @@ import { readReport, type TestReport } from './test-report.ts';
 const MAX_LISTED = 50;
 
 /**
- * Creates the evaluator `test_on_output`. It runs a test command, which reports a status for each test id. The reward is 1 when every
- * expected test id has its expected status and else 0, or with `reward_granularity: pass_rate` the share that have it. With a fresh runtime, the agent's changes are applied there as a patch, and the tests
- * run there. Otherwise, the tests run in the agent's own runtime. A failure that the agent can cause (a patch that does not apply, tests
- * that hang or report nothing) is a reward of 0. If such a failure gave no reward, an agent could avoid a bad reward by breaking the tests.
- * `evaluator_failed` is thrown only for failures that the agent cannot have caused. These are a fresh runtime without a repository, and a
- * test command that hangs or reports nothing in a fresh runtime after an empty patch.
+ * Creates the evaluator `test_on_output`. It runs a test command, which reports a status for each test id. The reward is 1 when every expected
+ * test id has its expected status, and otherwise 0. With `reward_granularity: pass_rate`, it is the share of expected test ids with their
+ * expected status.
+ *
+ * With a fresh runtime, the agent's changes are applied there as a patch, and the tests run there. Otherwise, the tests run in the agent's own
+ * runtime.
+ *
+ * A failure that the agent can cause (a patch that does not apply, tests that hang or report nothing) is a reward of 0. If such a failure gave
+ * no reward, an agent could avoid a bad reward by breaking the tests. `evaluator_failed` is thrown only for failures that the agent cannot
+ * have caused. These are a fresh runtime without a repository, and a test command that hangs or reports nothing in a fresh runtime after an
+ * empty patch.
  */
 export function testOnOutputEvaluator(clock: Clock): Evaluator {
   return {
@@ -38,7 +43,7 @@ export function testOnOutputEvaluator(clock: Clock): Evaluator {
   };
 }
 
-/** Throws when exclude patterns are set but no patch is made to which they could apply. Otherwise they would be ignored silently. */
+/** Throws when exclude patterns are set although no patch is made. The patterns would otherwise be ignored silently. */
 function checkExcludes(config: TestConfig, hasFreshRuntime: boolean): void {
   if (config.exclude_patterns.length === 0 || hasFreshRuntime) return;
   throw new FloeError(

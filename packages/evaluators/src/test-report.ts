@@ -5,8 +5,8 @@ import { linesOf } from './lines.ts';
 export type TestStatus = 'PASSED' | 'FAILED' | 'ERROR' | 'SKIPPED';
 
 /**
- * Status of a test id in a report. `CONFLICTING` means that the test id was reported with different statuses. It equals no expected status,
- * so that an agent gains nothing by printing a forged line next to the genuine one.
+ * Status of a test id in a report. `CONFLICTING` means that the test id was reported with different statuses. It is not equal to any expected
+ * status, so an agent gains nothing by printing a forged line next to the genuine one.
  */
 export type ReportedStatus = TestStatus | 'CONFLICTING';
 
@@ -28,10 +28,12 @@ export type TestReport = {
 };
 
 /**
- * Reads the status of each test id from the outputs of a test command, which reports it in lines of the form
- * `PASSED|FAILED|ERROR|SKIPPED <test id>`, optionally followed by ` - <reason>`. Where a test id itself contains this separator, the ids in
- * `expected` decide where the id ends. The outputs are written by the agent's code, so the time is linear in their length, and other work
- * on the event loop runs in between. Rejects with the reason of `signal`.
+ * Reads the status of each test id from the outputs of a test command. Each is reported in a line of the form `PASSED|FAILED|ERROR|SKIPPED
+ * <test id>`, optionally followed by ` - <reason>`. When a test id itself contains this separator, the ids in `expected` determine where the
+ * id ends.
+ *
+ * The agent's code writes the outputs, so the time is linear in their length, and other work on the event loop runs in between. Rejects with
+ * the reason of `signal`.
  */
 export async function readReport(
   outputs: readonly string[],

@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/node`. */
+/** The exports of `@floe-rl/node` for other packages. */
 export { openSessionEgress, type SessionEgress } from './gateway/egress/session-egress.ts';
 export { type GatewayConfigInput, gatewayConfigSchema } from './gateway/node/config.ts';
 export type { Gateway } from './gateway/node/gateway.ts';

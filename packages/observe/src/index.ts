@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/observe`. */
+/** The exports of `@floe-rl/observe` for other packages. */
 export { createGatewayMetrics, type GatewayMetrics, recordSession } from './gateway-metrics.ts';
 export { createLogger, type Logger, silentLogger } from './log.ts';
 export { ServerMetrics } from './server-metrics.ts';

@@ -1,4 +1,4 @@
-/** What other packages use of `@floe-rl/sandbox`. */
+/** The exports of `@floe-rl/sandbox` for other packages. */
 export { SANDBOX_UID, type SandboxFile } from './api/files.ts';
 export {
   type Enforcement,

@@ -10,7 +10,7 @@ export type ReportedSample = {
   readonly cachedTokens: number | null;
 };
 
-/** A result that may be recorded. `endId` is the end token that stopped it, which is its last id; `null` when none did. */
+/** A result that may be recorded. `endId` is its last id when an end token stopped it; `null` when no end token did. */
 export type Sample = {
   readonly ids: Int32Array;
   readonly logprobs: Float32Array;

@@ -4,7 +4,7 @@ import type { GenerateRequest } from './engine.ts';
 /** The fields of a request that can restrict the tokens of its reply. */
 type ConstrainingFields = Pick<GenerateRequest, 'tools' | 'toolChoice' | 'responseFormat'>;
 
-/** Whether the request forces the model to call a tool: any of its tools, or the one that it names. */
+/** Whether the request forces the model to call a tool: any of its tools, or a tool that the request names. */
 export function forcesCall({ tools, toolChoice }: Pick<ConstrainingFields, 'tools' | 'toolChoice'>): boolean {
   return tools.length > 0 && toolChoice !== null && toolChoice !== 'auto' && toolChoice !== 'none';
 }

@@ -15,9 +15,10 @@ export type EngineKinds = ReadonlyMap<string, EngineDefinition>;
 type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice; readonly kinds?: EngineKinds };
 
 /**
- * Connects to a server of `spec.kind` and determines what it supports. Rejects with `engine_unavailable` when the server cannot be
- * reached, with `engine_error` when it is not a server of that kind or does not serve the model that `spec` names, and with `setup_failed`
- * when it needs a file that `spec` does not name, or when there is no engine of that kind.
+ * Connects to a server of `spec.kind` and determines what it supports. Rejects with one of these codes:
+ * - `engine_unavailable`: the server cannot be reached.
+ * - `engine_error`: it is not a server of that kind, or it does not serve the model that `spec` names.
+ * - `setup_failed`: the engine needs a file that `spec` does not name, or there is no engine of that kind.
  */
 export async function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
   switch (spec.kind) {
@@ -45,7 +46,7 @@ const REPORTS_LOAD: Readonly<Record<EngineKind, boolean>> = {
   tinker: false,
 };
 
-/** Whether engines of a kind report their load. Those of an operator's module do not. */
+/** Whether engines of a kind report their load. Engines of an operator's module do not. */
 export function reportsLoad(kind: string): boolean {
   const known = engineKindSchema.safeParse(kind);
   return known.success && REPORTS_LOAD[known.data];

@@ -16,8 +16,8 @@ const KEEP_ALIVE_MS = 4_000;
 const CONNECT_TIMEOUT_MS = 5_000;
 
 /**
- * Time limit of control requests, such as those that read metrics or abort a call. The limit keeps a server that hangs from blocking the
- * caller.
+ * Time limit of control requests, such as a request for metrics or for the abort of a call. The limit keeps a server that hangs from blocking
+ * the caller.
  */
 const CONTROL_TIMEOUT_MS = 10_000;
 /**

@@ -78,7 +78,9 @@ export type GenerateRequest = CallContext & {
   readonly toolChoice: ToolChoice | null;
   readonly parallelToolCalls: boolean | null;
   readonly sampling: Sampling;
-  /** Maximum number of tokens that the reply may have, including those of `resumeFrom`; `null` when only the engine's own limit applies. */
+  /**
+   * Maximum number of tokens that the reply may have, including the tokens of `resumeFrom`; `null` when only the engine's own limit applies.
+   */
   readonly maxTokens: number | null;
   readonly stop: readonly string[];
   /** Format that the reply's text must have, sent to the engine unchanged; `null` when the text is not constrained. */
@@ -115,7 +117,7 @@ export type GenerateReply = SampledTokens & {
   /** The prompt's token ids as the engine reports them, or the ids that were sent when the engine reports only their number. */
   readonly promptIds: Int32Array;
   /**
-   * Whether the log-probabilities are the model's own (`raw`) or those after temperature, top-p and other transforms (`processed`); `null`
+   * Whether the log-probabilities are the model's own (`raw`), or computed after temperature, top-p and other transforms (`processed`). `null`
    * when the reply has no log-probabilities.
    */
   readonly logprobsMode: LogprobsMode | null;
@@ -136,14 +138,15 @@ export type RenderRequest = CallContext & {
 };
 
 /**
- * Client of one inference server. Calls may run concurrently, and `close` may be called twice. Replies are never padded or truncated to
- * make them consistent. All calls reject with the signal's reason, or with one of these codes of `FloeError`:
+ * Client of one inference server. Calls may run concurrently, and `close` may be called twice. Replies are never padded or truncated to make
+ * them consistent. All calls reject with the signal's reason, or with one of these codes of `FloeError`:
  * - `engine_unavailable`: no reply began, because there was no connection or the status was 503 or 429.
  * - `engine_rejected`: the server answered with another 4xx, whose message is kept, or the chat template refused the messages.
  * - `unsupported`: the server does not support the call (see `info().capabilities`).
- * - `engine_error`: the server answered with a 5xx, or its reply is unreadable or breaks a rule of completion records: ids are missing, ids
- *   and logprobs differ in length, a logprob is NaN or positive beyond rounding, the number of ids does not match the usage, the prompt is
- *   not the one that was sent, or the model is not the one at registration.
+ * - `engine_error`: the server answered with a 5xx, or its reply is unreadable or breaks a rule of completion records.
+ *
+ * The rules of completion records are: No ids are missing. Ids and logprobs have the same length. No logprob is NaN, or positive beyond
+ * rounding. The number of ids matches the usage. The prompt is the same as in the request, and the model the same as at registration.
  */
 export interface Engine {
   info(): EngineInfo;

@@ -40,7 +40,7 @@ export class LocalText {
     this.opensThinking = parsers.hasThinking && text.template.render(GREETING).trimEnd().endsWith('<think>');
   }
 
-  /** Loads the folder. Rejects with `setup_failed` when `spec` names no usable one, and with `unsupported` for parsers that floe lacks. */
+  /** Loads the folder. Rejects with `setup_failed` when `spec` names no usable folder, and with `unsupported` for parsers that floe lacks. */
   static async load(spec: EngineSpec): Promise<LocalText> {
     if (spec.tokenizer === null) {
       throw new FloeError(
@@ -63,7 +63,7 @@ export class LocalText {
     return this.text.tokenizer.decode(ids);
   }
 
-  /** Returns the prompt of a request: its own ids, or else its messages as rendered. */
+  /** Returns the prompt of a request: its own ids, or else the ids of its rendered messages. */
   promptOf({ prompt, messageTexts, toolsText }: GenerateRequest): PromptIds {
     if (prompt !== null) return prompt;
     const ids = this.render({ messageTexts, toolsText, generationPrompt: true });
@@ -97,7 +97,7 @@ export class LocalText {
   }
 }
 
-/** The bounds of one call to an engine that needs a token limit. */
+/** The limits of one call to an engine that needs a token limit. */
 type CallBounds = {
   readonly engineId: string;
   /** Context length of the model in tokens; `null` when unknown. */

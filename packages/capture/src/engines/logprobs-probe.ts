@@ -19,7 +19,7 @@ const LOGPROB_FLOOR = -9999;
  */
 const MIN_DIFFERENCE = 1;
 
-/** Factor by which the measured ratio may differ from the ratio of a mode. The ranges of the two modes do not overlap. */
+/** Largest factor between the measured ratio and the ratio of a mode. The ranges of the two modes do not overlap. */
 const TOLERANCE = 1.25;
 
 /** The log-probabilities of the likely tokens at one position, keyed by the token's name. */
@@ -61,8 +61,9 @@ export function firstTopLogprobs({ choices }: z.output<typeof topLogprobsSchema>
 }
 
 /**
- * Determines the mode from the log-probabilities of one position at the temperatures 1 and 0.5. The differences between them are equal when
- * they are raw, and twice as large at 0.5 when they are processed. `null` when neither is the case, or the differences are too small.
+ * Determines the mode from the log-probabilities of one position at the temperatures 1 and 0.5. The differences between tokens are the same at
+ * both temperatures when the log-probabilities are raw. They are twice as large at 0.5 when the log-probabilities are processed. Returns
+ * `null` in all other cases, and when the differences are too small.
  */
 export function logprobsModeOf(warm: TopLogprobs, cool: TopLogprobs): LogprobsMode | null {
   const common = [...warm]
@@ -86,16 +87,16 @@ function isNear(ratio: number, expected: number): boolean {
 
 export type ProbedLogprobs = {
   readonly mode: LogprobsMode;
-  /** For the operator: one sentence if the mode is not measured or not the configured one, otherwise none. */
+  /** One sentence for the operator when the mode was not measured or differs from the configured mode; otherwise empty. */
   readonly notes: readonly string[];
-  /** Whether the measurement failed for a reason that may pass: the server was paused, busy or not available, or failed. */
+  /** Whether a later measurement may succeed, because the server was only paused, busy, not available or failing. */
   readonly isRepeatable: boolean;
 };
 
 /**
  * Measures the mode of an engine's log-probabilities. `topAt` samples one token at a temperature, with the same prompt in every call and
- * without cut-offs and penalties. A mode that cannot be measured is the `configured` one. Rejects when the server cannot be reached or a
- * reply is incomplete or late.
+ * without cut-offs and penalties. When the mode cannot be measured, the result has the `configured` mode. Rejects when the server cannot be
+ * reached or a reply is incomplete or late.
  */
 export async function probeLogprobs(
   configured: LogprobsMode,
@@ -113,7 +114,7 @@ export async function probeLogprobs(
   }
 }
 
-/** Makes the result of a measurement, with a note when it is not the configured mode. */
+/** Makes the result of a measurement, with a note when the measured mode differs from the configured mode. */
 export function measuredLogprobs(configured: LogprobsMode, measured: LogprobsMode): ProbedLogprobs {
   const notes = measured === configured ? [] : [`logprobs_mode: configured ${configured}, measured ${measured}`];
   return { mode: measured, notes, isRepeatable: false };

@@ -137,8 +137,8 @@ class TemplateProbe {
   }
 
   /**
-   * Finds the token ids that close an assistant turn: first the id that follows the content of a text turn, then the id that closes a
-   * turn of tool calls, if it differs. Returns an empty list when no closing id was found.
+   * Finds the token ids that close an assistant turn. The first is the id that follows the content of a text turn. The second is the id that
+   * closes a turn of tool calls, if it differs. Returns an empty list when no closing id was found.
    */
   async closeIds(): Promise<readonly number[]> {
     const plain = await this.history(placeholderHistory([]));

@@ -50,8 +50,8 @@ function closePositions(ids: Int32Array, closeIds: readonly number[], limit: num
 }
 
 /**
- * Facts of a rendered history with which its end is found in a longer rendering. A closing id is an id that ends a turn. `before[k]` is the
- * id directly before the k-th closing id of the history. `tail` has the ids after its last closing id.
+ * Facts of a rendered history that make it possible to find its end in a longer rendering. A closing id is an id that ends a turn. `before[k]`
+ * is the id directly before the k-th closing id of the history. `tail` has the ids after its last closing id.
  */
 export type HistoryEnd = { readonly before: Int32Array; readonly tail: Int32Array };
 
@@ -67,10 +67,11 @@ export function historyEndOf(ids: Int32Array, closeIds: readonly number[]): Hist
 }
 
 /**
- * Returns the token ids that new messages add after a history. `whole` is the rendering of the history followed by the new messages. When
- * the history has n closing ids (ids that end a turn), the first n closing ids of `whole` are assumed to belong to the history. Returns
- * `null` when this assumption is wrong. It is wrong when the id in front of one of these n closing ids differs from the id in `before`, or
- * when the ids after the n-th closing id do not begin with `tail`.
+ * Returns the token ids that new messages add after a history. `whole` is the rendering of the history followed by the new messages. When the
+ * history has n closing ids (ids that end a turn), the first n closing ids of `whole` are assumed to belong to the history.
+ *
+ * Returns `null` when this assumption is wrong. It is wrong when the id in front of one of these n closing ids differs from the id in
+ * `before`. It is also wrong when the ids after the n-th closing id do not begin with `tail`.
  */
 export function suffixAfter(
   whole: Int32Array,

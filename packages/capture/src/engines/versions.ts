@@ -3,9 +3,8 @@ import type { VersionSpan } from '@floe-rl/core/schema';
 import { z } from 'zod';
 
 /**
- * Maximum age of a cached policy version that is used as the version at the start of a call. If the weights have changed since it was
- * cached, the cached version differs from the version with which the reply was sampled. The reply is then recorded without a version
- * rather than with a wrong one.
+ * Maximum age in milliseconds of a cached policy version that is used as the version at the start of a call. If the weights have changed since
+ * it was cached, the reply was sampled with another version. The reply is then recorded without a version rather than with a wrong one.
  */
 const MAX_AGE_MS = 100;
 
@@ -14,7 +13,7 @@ const weightInfoSchema = z.looseObject({ weight_version: z.union([z.string(), z.
 /** Function that requests the version of the weights from the server. Status 404 or 405 means that the server has no such endpoint. */
 type VersionSource = () => Promise<{ readonly status: number; readonly body: Buffer }>;
 
-/** A version that the server was asked for. `failed` means that no answer arrived, so that nothing is known about the current weights. */
+/** The answer to a request for the version. `failed` means that no answer arrived, so that nothing is known about the current weights. */
 type Reading = { readonly version: string | null; readonly failed: boolean };
 
 /** The policy versions that a reply and its server report. */
@@ -81,7 +80,7 @@ export class EngineVersions {
     this.requestedAtMs = Number.NEGATIVE_INFINITY;
   }
 
-  /** Whether {@link last} is what {@link current} resolves with, so that nothing has to be awaited. */
+  /** Whether {@link current} would resolve with {@link last}, so that the caller need not wait for it. */
   get isCurrent(): boolean {
     return this.hasNoEndpoint || this.clock.monotonicMs() - this.requestedAtMs < MAX_AGE_MS;
   }
@@ -108,19 +107,22 @@ export class EngineVersions {
   }
 
   /**
-   * Begins to track the versions of one reply when its call is sent. `before` is the version that {@link current} returned for this call;
-   * it is also the salt of the prefix cache. The returned function is called when the reply has ended, and returns the reply's version
-   * spans. If the reported spans begin with a version other than `before`, the reply is recorded without a version, because its context may
-   * have been computed by the weights before the change. If no spans are reported, the reply gets the version `before` when two conditions
-   * hold. First, the version after the reply equals `before`. Second, the server itself reports its version, or no weight update was announced
-   * during the reply. Otherwise the reply is recorded without a version.
+   * Begins to track the versions of one reply when its call is sent. `before` is the version that {@link current} returned for this call; it
+   * is also the salt of the prefix cache. The returned function is called when the reply has ended, and returns the reply's version spans.
+   *
+   * If the reported spans begin with a version other than `before`, the reply is recorded without a version. Its context may have been
+   * computed by the weights before the change.
+   *
+   * If no spans are reported, the reply gets the version `before` when two conditions hold. First, the version after the reply equals
+   * `before`. Second, the server itself reports its version, or no weight update was announced during the reply. Otherwise the reply is
+   * recorded without a version.
    */
   beginReply(before: string | null): ReplyVersions {
     const { changes } = this;
     return async ({ count, spans, end = null }) => {
       if (count === 0) return [];
       const unknown = [{ version: null, start: 0, end: count }];
-      // Spans without any version come from a server whose weights were not given one.
+      // If no span has a version, the server's weights were not given one.
       if (spans?.some(({ version }) => version !== null) === true) {
         this.learn(spans.at(-1)?.version ?? null);
         return spans[0]?.version === before ? [...spans] : unknown;

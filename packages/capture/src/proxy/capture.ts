@@ -33,7 +33,7 @@ export type CaptureOptions = {
 export type CaptureSessionOptions = {
   /** Default: a new id. */
   readonly sessionId?: string;
-  /** Sampling parameters of all model calls of the session, whatever its client requests. Default: those of the engine. */
+  /** Sampling parameters of all model calls of the session, whatever its client requests. Default: the engine's own parameters. */
   readonly sampling?: z.input<typeof samplingSchema>;
 };
 
@@ -67,9 +67,9 @@ const BUILDER: StrategySpec = { strategy: 'prefix_merging', config: {} };
 const engineListSchema = z.array(engineSpecSchema).min(1);
 
 /**
- * Starts a model proxy for engines, without a server and a node of floe. Rejects with `schema_violation` for wrong options, with the error of
- * an engine that cannot be used, with `store_unavailable` when the journal cannot be opened, and with `setup_failed` when the proxy cannot
- * listen.
+ * Starts a model proxy for engines, without a server and a node of floe. Rejects with `schema_violation` for wrong options, and with the error
+ * of an engine that cannot be used. Rejects with `store_unavailable` when the journal cannot be opened, and with `setup_failed` when the proxy
+ * cannot listen.
  */
 export async function startCapture(options: CaptureOptions): Promise<Capture> {
   const { modelName = 'policy', host = '127.0.0.1', port = 0, clock = systemClock, notice = () => {} } = options;

@@ -1,18 +1,21 @@
 import { type Clock, systemClock } from '@floe-rl/core';
 
-/** Time in milliseconds after which work that arrived in the same iteration of the event loop waits for a later iteration. */
+/**
+ * Maximum time in milliseconds for which one iteration of the event loop starts work directly. Work that arrives after this time waits for a
+ * later iteration.
+ */
 const MAX_STRETCH_MS = 5;
 
 /**
- * Divides the event loop among sessions. Requests that arrive together would otherwise be handled in one iteration of the event loop, so that
- * a session with hundreds of them delays all others. Pieces of work wait here for their turn. While some wait, the sessions take turns, and
- * each iteration of the event loop starts one piece.
+ * Divides the event loop among sessions. Requests that arrive together would otherwise be handled in one iteration of the event loop, and a
+ * session with hundreds of requests would delay all other sessions. Pieces of work wait here for their turn. While some are waiting, the
+ * sessions take turns, and each iteration of the event loop starts one piece.
  */
 export class FairTurns {
   private readonly clock: Clock;
   /** The waiting pieces of work of each owner, in order of arrival. The first owner is next. */
   private readonly waiting = new Map<object, (() => void)[]>();
-  /** When the first piece of work in this iteration of the event loop began; `null` when none has begun. */
+  /** Time at which the first piece of work in this iteration of the event loop began; `null` when none has begun. */
   private begunMs: number | null = null;
 
   constructor(clock: Clock = systemClock) {
@@ -20,8 +23,8 @@ export class FairTurns {
   }
 
   /**
-   * Resolves when `owner`, which is a session, may do its next piece of work. Returns `null` when it may do so at once. Pieces of the same owner
-   * have their turns in order of arrival.
+   * Resolves when `owner`, which is a session, may do its next piece of work. Returns `null` when it may do so immediately. Pieces of the same
+   * owner have their turns in order of arrival.
    */
   next(owner: object): Promise<void> | null {
     if (this.waiting.size === 0) {
@@ -44,7 +47,7 @@ export class FairTurns {
     const [first] = this.waiting;
     if (first === undefined) return;
     const [owner, own] = first;
-    // The owner is removed and, when it has more work, added again as the last one.
+    // The owner is removed. If it has more work, it is added again as the last owner.
     this.waiting.delete(owner);
     const start = own.shift();
     if (own.length > 0) this.waiting.set(owner, own);

@@ -14,16 +14,17 @@ const KEEPS_FILES_IN_MEMORY: Readonly<Record<RuntimeBackend, boolean>> = {
 };
 
 /**
- * Returns how much memory the limits of a session allow its sandboxes to use, in MiB: the processes of one sandbox, and, where they are in
- * memory, the files of the agent's sandbox and of a fresh runtime for the evaluator, of which there is one at a time. The processes are counted
- * for the sandbox with the higher limit, because the evaluator starts after the agent has ended. `isEvaluatedFresh` states whether the task's
- * evaluator uses a fresh runtime; only the evaluator knows.
+ * Returns how much memory the limits of a session allow its sandboxes to use, in MiB. This is the memory of the processes of one sandbox.
+ * Where files are in memory, the files of the agent's sandbox and of the evaluator's fresh runtime, if there is one, are added.
+ *
+ * The processes are counted for the sandbox with the higher limit, because the evaluator starts after the agent has ended. `isEvaluatedFresh`
+ * states whether the task's evaluator uses a fresh runtime; only the evaluator knows.
  */
 export function sessionMemoryMb(runtime: RuntimeSpec | null, isEvaluatedFresh: boolean): number {
   const agent = runtime ?? DEFAULT_RUNTIME;
   const sandboxes = isEvaluatedFresh ? [agent, evalRuntimeSpec(agent)] : [agent];
   const processes = Math.max(...sandboxes.map(({ memory_mb }) => memory_mb));
-  // A task without a backend runs in that of the node, which may be bubblewrap.
+  // A task without a backend runs in the backend of the node, which may be bubblewrap.
   if (agent.backend !== undefined && !KEEPS_FILES_IN_MEMORY[agent.backend]) return processes;
   return sandboxes.reduce((sum, { storage_mb }) => sum + storage_mb, processes);
 }

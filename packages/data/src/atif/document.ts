@@ -73,7 +73,7 @@ export const atifDocumentSchema = z.object({
   final_metrics: z.object({ total_completion_tokens: z.int().nullish(), total_steps: z.int().nullish() }).nullish(),
   extra: z.record(z.string(), z.unknown()).nullish(),
   continued_trajectory_ref: z.string().nullish(),
-  // Each is a document of its own, and is checked where it is read, so that an error names its place.
+  // Each element is a document of its own. It is checked where it is read, so that an error names its place.
   subagent_trajectories: z.array(z.unknown()).nullish(),
 });
 export type AtifDocument = z.output<typeof atifDocumentSchema>;

@@ -5,10 +5,10 @@ import type { AtifContent, AtifResult, AtifStep } from './document.ts';
 type Images = Readonly<Record<string, string>>;
 type Call = NonNullable<AtifStep['tool_calls']>[number];
 
-/** Returns the step of a message. `images` has the places of images by their references. */
+/** Returns the step of a message. `images` maps references of images to their places. */
 export function stepOf(message: ChatMessage, images: Images): AtifStep {
   if (message.role !== 'assistant') {
-    // The result of a call that no step made is shown as a message: ATIF has no other place for it.
+    // A tool result without a step that made the call is written as a message, because ATIF has no other place for it.
     return { source: message.role === 'system' ? 'system' : 'user', message: toAtif(message.content, images) };
   }
   const calls = (message.tool_calls ?? []).map(
@@ -48,7 +48,10 @@ export function chatMessageOf(step: AtifStep): ChatMessage {
   };
 }
 
-/** Results of tool calls are messages of tools; what else the agent observed is shown as a message of the user. */
+/**
+ * Returns an agent's observations as messages. Results of tool calls become messages of tools, and other observations become messages of the
+ * user.
+ */
 export function observationsOf({ observation }: AtifStep): ChatMessage[] {
   return (observation?.results ?? []).map(({ source_call_id: id, content }) =>
     id == null
@@ -57,13 +60,13 @@ export function observationsOf({ observation }: AtifStep): ChatMessage[] {
   );
 }
 
-/** Returns the arguments of a call as the object that ATIF requires, and the sampled text where it is no JSON object. */
+/** Returns the arguments of a call as the object that ATIF requires. When the sampled text is not a JSON object, it is kept in `extra`. */
 function argumentsOf(text: string): Pick<Call, 'arguments' | 'extra'> {
   try {
     const value: unknown = JSON.parse(text);
     if (isRecord(value)) return { arguments: value };
   } catch {
-    // The policy sampled something else than JSON.
+    // The policy sampled a text that is not JSON.
   }
   return { arguments: {}, extra: { sampled_arguments: text } };
 }

@@ -3,7 +3,7 @@ import { maskRuns } from '../trainers/sequence.ts';
 import { ATIF_VERSION, type AtifDocument, type AtifResult, type AtifStep } from './document.ts';
 import { resultOf, stepOf } from './steps.ts';
 
-/** What is written of an ended session. */
+/** The fields of an ended session that are written to its files. */
 type WrittenSession = Pick<
   SessionResult,
   'session_id' | 'task_id' | 'sample_index' | 'outcome' | 'reward' | 'reward_components'
@@ -19,8 +19,8 @@ type WrittenSession = Pick<
 export type AtifFile = { readonly name: string; readonly trajectory: AtifDocument };
 
 /**
- * Returns the files of a session: one for each trace of the main agent, of which each names its continuation. Other traces, such as those of
- * sub-agents, are embedded in the first. A session without such traces has no file.
+ * Returns the files of a session: one for each trace of the main agent. Each file names the next as its continuation. Other traces, such as
+ * the traces of sub-agents, are embedded in the first file. A session without traces of the main agent has no file.
  */
 export function atifFiles(row: WrittenSession): AtifFile[] {
   const traces = row.trajectory?.traces ?? [];
@@ -70,8 +70,8 @@ function documentOf(row: WrittenSession): (trace: Trace) => AtifDocument {
 }
 
 /**
- * Returns the messages of a trace as steps. Results of tools belong to the step that called them. Replies have their tokens where the trace
- * trains all of them, because the runs of trained tokens then are the replies.
+ * Returns the messages of a trace as steps. Results of tools belong to the step that called them. Replies have their tokens only when the
+ * trace trains all replies, because each run of trained tokens is then one reply.
  */
 function stepsOf(trace: Trace, images: Readonly<Record<string, string>>): AtifStep[] {
   const messages = [...trace.prompt_messages, ...trace.response_messages];
@@ -93,7 +93,7 @@ function stepsOf(trace: Trace, images: Readonly<Record<string, string>>): AtifSt
   return steps;
 }
 
-/** Returns the list of results of the last step, when it made the call and its results are next; `null` otherwise. */
+/** Returns the list of results of the last step, if this step made the call `callId`; `null` otherwise. */
 function resultsAt(steps: AtifStep[], callId: string): AtifResult[] | null {
   const last = steps.at(-1);
   if (last?.tool_calls?.some((call) => call.tool_call_id === callId) !== true) return null;

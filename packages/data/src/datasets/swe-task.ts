@@ -12,11 +12,11 @@ export type SweTaskOptions = {
   readonly agent: TaskRequestInput['agent'];
   readonly backend: RuntimeBackend;
   readonly architecture: Architecture;
-  /** Registry or namespace of the images instead of the published one; `null` for the published one. */
+  /** Registry or namespace of the images; `null` for the published images. */
   readonly imageNamespace: string | null;
   /** Text of the instruction, in which `{problem_statement}` and `{repo}` are replaced; `null` for the default. */
   readonly template: string | null;
-  /** Fields that rows may have although the data set has no such field. */
+  /** Fields that rows may have in addition to the fields of the data set. They are ignored. */
   readonly ignoredFields: readonly string[];
 };
 
@@ -26,7 +26,7 @@ const DEFAULT_TEMPLATE = `The repository {repo} is in /testbed. Change its code 
 `;
 /** Directory of the repository in the images of all these data sets. */
 const REPOSITORY = '/testbed';
-/** Seconds for the agent, and for the tests. */
+/** Time limits in seconds of the agent and of the tests. */
 const AGENT_SECONDS = 1_800;
 const TEST_SECONDS = 1_800;
 const INIT_SECONDS = 600;
@@ -133,7 +133,7 @@ function r2eTask(row: Row, options: SweTaskOptions): TaskRequest {
     ...{ dataset: 'r2e-gym' as const, id: `${repo}-${commit_hash}`, repo, problem: problem_statement },
     image: options.imageNamespace === null ? docker_image : `${options.imageNamespace}/${name}`,
     hide: HIDE_R2E_TESTS,
-    // The agent's copy lacks the tests, which must not look like a change of the agent.
+    // The agent's copy lacks these tests. Their absence must not look like a change of the agent.
     config: {
       instance: { expected_output_json },
       test_timeout: TEST_SECONDS,

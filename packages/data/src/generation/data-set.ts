@@ -5,11 +5,11 @@ import { rowDigest } from './run-file.ts';
 import type { NumberedRow } from './sampling-run.ts';
 import { ownsRow, type Shard } from './shards.ts';
 
-/** The rows of a data set as they were when a command began. */
+/** Facts about the rows of a data set at the start of a command. */
 export type CheckedRows = {
   /** Digest of each row. */
   readonly digests: string[];
-  /** Why a row does not fit the template, by its number. */
+  /** For each row that does not fit the template, the reason, by the row's number. */
   readonly invalid: ReadonlyMap<number, string>;
 };
 
@@ -32,8 +32,8 @@ export async function checkRows(data: string, template: TaskTemplate): Promise<C
 }
 
 /**
- * Reads the data set once more and yields the rows of a shard that fit the template, up to the limit. Throws `conflict` for a data set that was
- * changed meanwhile, before a changed row is yielded.
+ * Reads the data set a second time and yields the rows of a shard that fit the template, up to the limit. Throws `conflict` before it yields a
+ * row that was changed meanwhile.
  */
 export async function* rowsOf(
   { data, shard, limit }: { readonly data: string; readonly shard: Shard; readonly limit: number },

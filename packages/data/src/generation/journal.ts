@@ -4,7 +4,7 @@ import { crc32 } from 'node:zlib';
 import { FloeError, systemError } from '@floe-rl/core';
 import type { SessionResult } from '@floe-rl/core/schema';
 
-/** Names one generation: a sample of a row, or the repetition of a sample that was empty. All numbers count from 0. */
+/** Identifies one generation: a sample of a row, or the repetition of a sample that was empty. All numbers count from 0. */
 export type SampleId = {
   /** Number of the row in the data set. */
   readonly row: number;

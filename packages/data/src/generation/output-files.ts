@@ -10,7 +10,7 @@ type OutputFile = { readonly handle: FileHandle; readonly path: string; buffer: 
 
 /**
  * Writes the files of one output together. The files get their names when all of them are complete and on the disk. Files that only an earlier
- * output has are removed, because a row could be in another split there.
+ * output has are removed, because its rows may have been in other splits.
  */
 export class OutputFiles {
   private readonly dir: string;

@@ -14,7 +14,7 @@ const ACCEPTANCE_FILE = 'acceptance.json';
 /** Matches the names of all files that an output may have. Files that a killed process did not complete are included. */
 const OUTPUT_NAME = /^\.?((sft|preference|verifier)(-[\w-]+)?\.jsonl|acceptance\.json)(\.unfinished)?$/;
 
-/** Number of rows with a problem that the file lists; the others are only counted. */
+/** Maximum number of rows with a problem that the file lists. Further rows are only counted. */
 const MAX_LISTED_ROWS = 1000;
 
 /** Stratum of rows that lack the field `stratify`. */
@@ -32,7 +32,7 @@ export type OutputOptions = {
   /** Names of fields of the row that each record repeats. */
   readonly rowFields: readonly string[];
   readonly seed: number;
-  /** Number of accepted samples of a row, at most, that become SFT records; `null`: all. */
+  /** Maximum number of accepted samples of a row that become SFT records; `null` for all. */
   readonly keep: number | null;
   /** Whether the samples with the highest rewards are kept, instead of the first ones. */
   readonly best: boolean;
@@ -172,7 +172,7 @@ function stratumOf(fields: Readonly<Record<string, unknown>>, path: readonly str
 
 type Counts = { rows: number; rowsAccepted: number; samples: number; accepted: number };
 
-/** Collects what acceptance.json contains. */
+/** Collects the content of acceptance.json. */
 class AcceptanceCounts {
   private readonly options: OutputOptions;
   private readonly index: SampleIndex;

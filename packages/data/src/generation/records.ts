@@ -8,8 +8,8 @@ export type RowFields = { readonly row: number; readonly [field: string]: unknow
 export type RowSample = { readonly fields: RowFields; readonly sample: number; readonly result: SessionResult };
 
 /**
- * Returns the traces of the main agent that have a trained token, in order. Traces of subagents and auxiliary calls, such as titles, are
- * left out: they begin with other prompts and are no answer to the task.
+ * Returns the traces of the main agent that have a trained token, in order. Traces of subagents and auxiliary calls, such as titles, are left
+ * out. They begin with other prompts and do not answer the task.
  */
 export function mainTraces({ trajectory }: SessionResult): Trace[] {
   return (trajectory?.traces ?? []).filter(
@@ -47,9 +47,11 @@ export type PreferencePair<T extends PairableSample> = {
 };
 
 /**
- * Pairs the samples of one row. `chosen` are its accepted samples and `rejected` all that have a reward. The best chosen sample is paired with
- * the worst rejected sample, then the second with the second, as long as the rewards differ; no sample is in two pairs. Only samples with
- * exactly one trace of the main agent are paired, because the traces of a divided session have different prompts.
+ * Pairs the samples of one row. `chosen` are its accepted samples, and `rejected` are all samples with a reward. The best chosen sample is
+ * paired with the worst rejected sample, the second best with the second worst, and so on, as long as the rewards differ. No sample is in two
+ * pairs.
+ *
+ * Only samples with exactly one trace of the main agent are paired, because the traces of a divided session have different prompts.
  */
 export function preferencePairs<T extends PairableSample>(
   chosen: readonly T[],

@@ -15,7 +15,10 @@ const RESERVED: Readonly<Record<string, string>> = {
   refill: 'use --samples with --keep',
 };
 
-/** Added to the seed of a sample's repetition, so that it is not the same generation. Below 100,000, the distance between model calls. */
+/**
+ * Added to the seed for the repetition of a sample, so that the repetition differs from the first generation. It is less than 100,000, the
+ * difference between the seeds of two model calls.
+ */
 const RETRY_SEED_STEP = 50_000;
 
 export type TaskTemplate = Readonly<Record<string, unknown>>;
@@ -40,7 +43,7 @@ export function checkTemplate(template: TaskTemplate, name: string): void {
 export type TaskOwner = { readonly run: string; readonly trainer: string };
 
 /**
- * Makes the task of one sample of a row. Its id is a function of run and sample, so that submitting it twice runs it once. Throws
+ * Makes the task of one sample of a row. Its id depends only on run and sample, so a task that is submitted twice runs once. Throws
  * `schema_violation` with the place of the row for a row that does not fit the template.
  */
 export function sampleTask(template: TaskTemplate, row: Row, owner: TaskOwner, id: SampleId): TaskRequest {

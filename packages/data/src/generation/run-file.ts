@@ -24,19 +24,19 @@ type RunFile = z.infer<typeof runSchema>;
 /** The options of a process. They are compared with the run of its directory, so that a run with other options is not continued. */
 export type RunInput = Pick<RunFile, 'data' | 'shards' | 'template' | 'rows'>;
 
-/** Number of hexadecimal digits of a row's digest: 64 bits, since rows are compared with the row of the same number only. */
+/** Number of hexadecimal digits of a row's digest. 64 bits suffice, because a row is compared only with the row of the same number. */
 const DIGEST_DIGITS = 16;
 
-/** Returns the digest of a row. A row that is not an object has a digest, too, so that rows keep their numbers. */
+/** Returns the digest of a row. A row that is not an object also has a digest, so that the numbers of later rows do not change. */
 export function rowDigest(row: Row | BadRow): string {
   const text = 'error' in row ? row.error.message : canonicalJson(row.fields);
   return createHash('sha256').update(text).digest('hex').slice(0, DIGEST_DIGITS);
 }
 
 /**
- * Returns the run of a directory. In a directory without one, starts a run when `clock` is given, and throws `not_found` otherwise. When
- * several processes start it at the same time, one of them creates it and all get the same. Throws `conflict`, with the first difference,
- * when the directory belongs to a run with another template, data set or number of shards.
+ * Returns the run of a directory. If the directory has no run, starts a run when `clock` is given, and throws `not_found` otherwise. When
+ * several processes start the run at the same time, one of them creates it and all get the same run. Throws `conflict`, with the first
+ * difference, when the directory belongs to a run with another template, data set or number of shards.
  */
 export async function openRun(dir: string, input: RunInput, clock: Clock | null): Promise<RunFile> {
   const path = join(dir, RUN_FILE);

@@ -36,7 +36,7 @@ export function journaledSample(
   };
 }
 
-/** All generations in the journals of a run. Of a sample that was repeated, only the last generation counts. */
+/** All generations in the journals of a run. When a sample was repeated, only its last generation counts. */
 export class SampleIndex {
   private readonly rows = new Map<number, Map<number, JournaledSample>>();
   private readonly refusals = new Map<number, string>();
@@ -60,7 +60,7 @@ export class SampleIndex {
     this.refusals.set(row, message);
   }
 
-  /** Why the server refused the task of a row; `null` when it did not, or when the row has samples since. */
+  /** Returns the reason why the server refused the task of a row; `null` when it was not refused, or when the row has had samples since. */
   refusalOf(row: number): string | null {
     return this.rows.has(row) ? null : (this.refusals.get(row) ?? null);
   }
@@ -69,13 +69,14 @@ export class SampleIndex {
 /** How many samples a row gets. */
 export type SamplePolicy = {
   readonly samples: number;
-  /** Number of accepted samples after which a row gets no further ones; `null`: every row gets all samples. */
+  /** Number of accepted samples after which a row gets no further samples; `null`: every row gets all samples. */
   readonly keep: number | null;
 };
 
 /**
- * Decides which samples of one row are generated. With `keep`, only as many samples run at a time as the row still lacks. So a row always gets
- * the shortest sequence of samples that has enough accepted samples, whatever the order in which they end.
+ * Decides which samples of one row are generated. With `keep`, the number of running samples is at most the number of accepted samples that
+ * the row still lacks. So a row always gets the shortest sequence of samples that has enough accepted samples, whatever the order in which
+ * they end.
  */
 export class RowPlan {
   readonly row: number;

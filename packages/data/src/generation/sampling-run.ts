@@ -37,15 +37,15 @@ export type SamplingOptions = {
 };
 
 /**
- * Interval in milliseconds at which sessions without a result are compared with the server. It finds results that were read before, and
- * tasks that the server has lost.
+ * Interval in milliseconds at which sessions without a result are compared with the server. The comparison finds results that an earlier
+ * process read, and tasks that the server has lost.
  */
 const CHECK_INTERVAL_MS = 60_000;
 
-/** Number of refused tasks after which a run ends when no task was accepted: the template is then wrong, and not the rows. */
+/** Number of refused tasks after which a run ends when no task was accepted. The template is then wrong rather than the rows. */
 const MAX_FIRST_REFUSALS = 5;
 
-/** Errors for which another row may be accepted. */
+/** Codes of refusals that concern one row. Another row may be accepted. */
 const REFUSALS: readonly string[] = [
   'bad_request',
   'schema_violation',
@@ -60,8 +60,8 @@ const REFUSALS: readonly string[] = [
 type Running = { readonly id: SampleId; readonly row: Row; readonly plan: RowPlan };
 
 /**
- * Generates the samples of the rows of one shard. Tasks have ids that repeat when a run is resumed, so every sample is run once; a result
- * is acknowledged to the server only once it is in the journal.
+ * Generates the samples of the rows of one shard. A resumed run gives its tasks the same ids, so every sample is run once. A result is
+ * acknowledged to the server only after it is in the journal.
  */
 export class SamplingRun {
   private readonly options: SamplingOptions;

@@ -19,7 +19,7 @@ export function parseShard(text: string): Shard {
   throw new FloeError('bad_request', `--shard ${text}: write the number of the shard and of all shards: 1/4 to 4/4`);
 }
 
-/** Whether a row belongs to a shard. Rows are dealt out in turn, because neighbours often take equally long. */
+/** Whether a row belongs to a shard. Consecutive rows belong to different shards, because neighbouring rows often take equally long. */
 export function ownsRow({ index, count }: Shard, row: number): boolean {
   return row % count === index;
 }
@@ -38,7 +38,7 @@ export function journalHeader(run: string, shard: Shard): Extract<JournalRecord,
   return { kind: 'run', run, shard: shardName(shard) };
 }
 
-/** Adds a line of a journal to the index. `onDamage` gets a line that fails its checksum; its sample counts as not generated. */
+/** Adds a line of a journal to the index. `onDamage` gets a line that fails its checksum. The sample of this line counts as not generated. */
 export function addLine(
   index: SampleIndex,
   { record, location, number }: JournalLine,

@@ -7,7 +7,7 @@ export type Split = { readonly name: string; readonly share: number };
 /** A row to be assigned to a split. Rows with the same stratum are divided among the splits in proportion to their shares. */
 export type SplitRow = { readonly row: number; readonly digest: string; readonly stratum: string };
 
-/** Largest difference from 1 of the sum of the shares, so that three times 0.333 is accepted, and 0.9 and 0.2 is not. */
+/** Largest difference of the sum of the shares from 1. For example, three shares of 0.333 are accepted, and 0.9 and 0.2 are not. */
 const SHARE_TOLERANCE = 0.005;
 
 /** Parses splits such as `train=0.9,test=0.1`. Throws `bad_request` when a name occurs twice or the shares do not add up to 1. */
@@ -26,8 +26,8 @@ export function parseSplits(text: string): Split[] {
 
 /**
  * Assigns each row to one split, and returns the names of the splits by row. The result depends on the rows, their strata and the seed, and
- * not on the order of the rows. A stratum with at least as many rows as there are splits has a row in each split. A split that gets too few or
- * too many rows of a stratum gets more or fewer rows of later strata.
+ * not on the order of the rows. A stratum with at least as many rows as there are splits has a row in each split. A split with too few or too
+ * many rows of earlier strata gets more or fewer rows of later strata.
  */
 export function assignSplits(
   rows: readonly SplitRow[],
@@ -41,7 +41,7 @@ export function assignSplits(
     else stratum.push(row);
   }
   const assigned = new Map<number, string>();
-  // The number of rows that each split should have got from the earlier strata, minus the number that it got.
+  // For each split, its share of the rows of earlier strata minus the number of these rows that it got.
   const owed = splits.map(() => 0);
   for (const key of [...strata.keys()].sort()) {
     const members = shuffled(strata.get(key) ?? [], seed);
@@ -65,8 +65,8 @@ function divide(total: number, targets: readonly number[]): number[] {
   const least = total >= targets.length ? 1 : 0;
   const counts = targets.map((target) => Math.max(least, Math.floor(target)));
   const change = (by: 1 | -1): void => {
-    // The split that is furthest from its target gets or gives the next row. Among equal splits it is the first, so that the result is always
-    // the same.
+    // The split that is furthest from its target gets or gives the next row. Of several such splits the first is taken, so that the result is
+    // always the same.
     let best = -1;
     let largest = Number.NEGATIVE_INFINITY;
     for (const [index, target] of targets.entries()) {

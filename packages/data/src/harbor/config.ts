@@ -11,7 +11,7 @@ const network = {
   allowed_hosts: z.array(z.string().min(1)).optional(),
 };
 
-/** A size of the older layouts, such as `2G`, in MiB. */
+/** A size in the notation of the older layouts, such as `2G`. It is converted to MiB. */
 const size = z
   .string()
   .regex(/^\d+(\.\d+)?[KMG]$/i, 'must be a number and one of K, M, G, such as 2G')

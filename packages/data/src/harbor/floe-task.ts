@@ -12,13 +12,13 @@ import type { HarborLimits, HarborPart, HarborStep, HarborTask } from './task.ts
 import { isRoot, unsupported } from './task-file.ts';
 import { type HostVariables, resolveVariables } from './variables.ts';
 
-/** Time limit in seconds of an agent whose task states none. */
+/** Time limit in seconds of an agent when the task states none. */
 const AGENT_SECONDS = 3_600;
 /** Time limit in seconds of the start of the sandbox and of its preparation. */
 const INIT_SECONDS = 600;
 /** Seconds that the evaluation may take in addition to the verifier's own time limit, for copying and uploading files. */
 const EVALUATION_SECONDS = 120;
-/** Working directory of an image that names none. Tasks of Harbor use it by convention, and its test scripts refuse `/`. */
+/** Working directory when the image names none. Tasks of Harbor use this directory by convention, and its test scripts refuse `/`. */
 const DEFAULT_WORKDIR = '/app';
 
 /**
@@ -52,16 +52,19 @@ export type FloeTaskOptions = {
    * network runs without one.
    */
   readonly allowNetwork: boolean;
-  /** Whether the users that a task names are ignored where the sandboxes of the runtime have one user. Such a task is refused otherwise. */
+  /**
+   * Whether the users that a task names are ignored when the sandboxes of the runtime have only one user. When this is false, such a task is
+   * refused.
+   */
   readonly ignoreUsers: boolean;
   /** Whether the agent gets the MCP servers and skills of the task. */
   readonly withTools: boolean;
 };
 
-/** Makes the directories into which agents of Harbor write. */
+/** Creates the directories that agents of Harbor write to. */
 const MAKE_LOGS = exec('mkdir -p /logs/agent /logs/artifacts');
 
-/** Converts a task of Harbor or Terminal-Bench to a task of floe. Throws `unsupported` for what floe cannot run. */
+/** Converts a task of Harbor or Terminal-Bench to a task of floe. Throws `unsupported` for a part of the task that floe cannot run. */
 export function floeTask(task: HarborTask, options: FloeTaskOptions): TaskRequest {
   const { file, steps } = task;
   const parts = steps.length === 0 ? [task] : steps;
@@ -134,7 +137,7 @@ function evaluatorOf(
 }
 
 /**
- * Returns the user of the image that runs commands of a task; `null` where the task names none, and for a runtime whose sandboxes have only
+ * Returns the user of the image that runs the commands of a task; `null` when the task names none, and for a runtime whose sandboxes have only
  * one user.
  */
 function userOf(
@@ -221,7 +224,7 @@ function healthcheckVariables(check: Healthcheck): Record<string, string> {
   };
 }
 
-/** Adds the MCP servers and skills of the task to an agent. The adapter of the harness refuses them where the harness has none. */
+/** Adds the MCP servers and skills of the task to an agent. If the harness does not support them, its adapter refuses them. */
 function withTools(task: HarborTask, { agent, hostVariables }: FloeTaskOptions): TaskRequestInput['agent'] {
   const servers = task.mcpServers.map((server) => mcpServer(task, server, hostVariables));
   return {

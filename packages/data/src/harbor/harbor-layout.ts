@@ -251,7 +251,7 @@ async function verifierOf(
   };
 }
 
-/** Returns the settings of a verifier's sandbox. A Dockerfile in the last of the folders of the tests that has one builds its image. */
+/** Returns the settings of a verifier's sandbox. Its image is built from the Dockerfile in the last of the tests' folders that has one. */
 async function verifierEnvironment(
   stated: EnvironmentConfig | undefined,
   folders: readonly string[],

@@ -8,7 +8,7 @@ import { loadTerminalBenchTask } from './terminal-bench.ts';
 
 /**
  * Reads a task folder in the layout of Harbor or of Terminal-Bench. Rejects with `schema_violation` for an invalid configuration, with
- * `setup_failed` for a missing file and with `unsupported` for what floe cannot run. The messages name the file and the key.
+ * `setup_failed` for a missing file, and with `unsupported` for a part that floe cannot run. The messages name the file and the key.
  */
 export async function loadHarborTask(folder: string): Promise<HarborTask> {
   const dir = resolve(folder);
@@ -17,7 +17,7 @@ export async function loadHarborTask(folder: string): Promise<HarborTask> {
   throw missingFile(join(dir, 'task.toml'), 'a task folder has task.toml (Harbor) or task.yaml (Terminal-Bench)');
 }
 
-/** Returns the task folders that a path names: itself, or the folders in it. Rejects with `setup_failed` when there are none. */
+/** Returns the task folders that a path names: the path itself, or the folders in it. Rejects with `setup_failed` when there are none. */
 export async function taskFolders(path: string): Promise<string[]> {
   const entries = await readdir(path, { withFileTypes: true }).catch((cause) => {
     throw new FloeError('setup_failed', `cannot read the folder ${path}: ${cause.message}`, { file: path }, cause);

@@ -50,13 +50,13 @@ export type HarborVerifier = {
   readonly user: User;
   /** Paths of the agent's files that are copied to the verifier's own sandbox; `null` when the verifier runs in the agent's sandbox. */
   readonly carried: readonly string[] | null;
-  /** The settings of this sandbox; `null` for a copy of the agent's. */
+  /** The settings of the verifier's own sandbox; `null` for a copy of the agent's sandbox. */
   readonly environment: VerifierEnvironment | null;
-  /** Commands that run in the agent's sandbox before its files are carried. */
+  /** Commands that run in the agent's sandbox before its files are copied to the verifier's sandbox. */
   readonly collect: readonly { readonly command: string; readonly seconds: number }[];
 };
 
-/** What the agent does in a task, or in one of several steps of it, and how it is graded. */
+/** The work of the agent in a task, or in one of several steps of it, and how it is graded. */
 export type HarborPart = {
   readonly instruction: string;
   readonly healthchecks: readonly Healthcheck[];
@@ -72,7 +72,10 @@ export type HarborPart = {
 /** One of several steps of a task. */
 export type HarborStep = HarborPart & {
   readonly name: string;
-  /** Minimum reward, or minimum components of the reward. Below it the later steps do not run; `null` when they always run. */
+  /**
+   * Minimum reward of the step, or minimum components of its reward. When the reward is lower, the later steps do not run. `null` when the
+   * later steps always run.
+   */
   readonly minReward: number | Readonly<Record<string, number>> | null;
 };
 

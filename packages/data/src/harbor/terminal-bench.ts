@@ -65,7 +65,7 @@ const commandSchema = z.strictObject({
 
 /** Variables of Terminal-Bench that have the same meaning in every task. */
 const OWN_VARIABLES = new Set(['TEST_DIR']);
-/** Matches volumes of Terminal-Bench for its own logs. */
+/** Matches the volumes that Terminal-Bench mounts for its own logs. */
 const OWN_VOLUME = /^\$\{T_BENCH_[A-Z_]*LOGS_PATH\}:\$\{T_BENCH_[A-Z_]*LOGS_PATH\}$/;
 
 /** Reads a task folder of Terminal-Bench: `task.yaml`, `docker-compose.yaml` or `Dockerfile`, `run-tests.sh`, `tests/` and a solution. */

@@ -57,7 +57,7 @@ function keysOf(dotted: string): string[] {
   return dotted.split('.').map((key) => key.trim().replaceAll(/^["']|["']$/g, ''));
 }
 
-/** Adds the index of the last entry after each key that names a list of tables. */
+/** Adds the index of the last entry after each key in a path that names a list of tables. */
 function indexed(keys: readonly string[], counts: ReadonlyMap<string, number>): string[] {
   const path: string[] = [];
   for (const [position, key] of keys.entries()) {

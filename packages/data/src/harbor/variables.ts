@@ -8,7 +8,7 @@ export type HostVariables = Readonly<Record<string, string>>;
 
 /**
  * Replaces the templates `${NAME}` and `${NAME:-default}` in the values of a task's variables. Throws `unsupported` for a variable without a
- * default that is not among `host`: a task reads no variable of the host that it was not given.
+ * default that is not in `host`, because a task may read only the given variables of the host.
  */
 export function resolveVariables(
   values: Readonly<Record<string, string>>,

@@ -9,7 +9,7 @@ import { type Conversation, type RecordedCall, UNKNOWN_CAPTURE } from './calls.t
 import { foreignRecording, timeOf } from './foreign.ts';
 import type { Recording, RecordingReader, RecordingSource } from './recording.ts';
 
-/** What Harbor keeps of a trial beside the trajectory, in `result.json` of its folder. */
+/** The fields that Harbor stores about a trial in `result.json` of its folder, next to the trajectory. */
 const trialSchema = z.object({
   task_name: z.string(),
   trial_name: z.string(),
@@ -32,7 +32,7 @@ function recordingOf(document: AtifDocument, source: RecordingSource): Recording
   const { agent, extra } = document;
   const trial = trialOf(source.file);
   const name = basename(source.file, '.json');
-  // The segments of one run share its session id, and each is a file of its own.
+  // The segments of one run have the same session id, but each is in a file of its own.
   const segment = name === 'trajectory' ? '' : `.${name}`;
   const session = document.trajectory_id ?? (document.session_id == null ? source.file : document.session_id + segment);
   const last = document.steps.at(-1);
@@ -100,7 +100,7 @@ function lacksOf(conversations: readonly Conversation[], reward: number | null):
   ];
 }
 
-/** Returns the conversation of a document and those of its sub-agents. */
+/** Returns the conversation of a document and the conversations of its sub-agents. */
 function conversationsOf(
   document: AtifDocument,
   source: RecordingSource,
@@ -170,7 +170,7 @@ function usageOf({ metrics }: AtifStep): RecordedCall['usage'] {
   };
 }
 
-/** Returns the tokens of a step. The prompt is kept where it continues the ids of the call before. */
+/** Returns the tokens of a step. The prompt's ids are kept when they continue the ids of the previous call. */
 function tokensOf({ metrics }: AtifStep, before: readonly number[]): RecordedCall['tokens'] {
   const ids = metrics?.completion_token_ids;
   if (ids == null) return null;

@@ -9,7 +9,7 @@ import {
   type Usage,
 } from '@floe-rl/core/schema';
 
-/** How calls were prompted, for files that do not state it. */
+/** The capture of calls in files that do not state how the calls were prompted. */
 export const UNKNOWN_CAPTURE: Capture = {
   mode: 'chat',
   logprobs_mode: null,
@@ -51,7 +51,7 @@ export type Conversation = {
   readonly calls: readonly RecordedCall[];
 };
 
-/** The call that the next one continues, the number of messages of its request, and the number of ids of its prompt and reply. */
+/** The call that the next call continues, the number of messages of its request, and the number of ids of its prompt and reply. */
 type Base = { readonly record: CompletionRecord; readonly messages: number; readonly ids: number };
 
 /**
@@ -137,7 +137,7 @@ function recordOf(
 /** A reply of a conversation with the messages since the reply before it. */
 export type Reply = { readonly messages: readonly ChatMessage[]; readonly message: AssistantMessage };
 
-/** Divides messages at the replies of the model. Messages after the last reply are left out. */
+/** Divides a conversation at the replies of the model. Messages after the last reply are left out. */
 export function repliesOf(messages: readonly ChatMessage[]): Reply[] {
   const replies: Reply[] = [];
   let since: ChatMessage[] = [];

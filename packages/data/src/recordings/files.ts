@@ -40,7 +40,7 @@ async function isFolder(path: string): Promise<boolean> {
   return (await onFile(() => stat(path))).isDirectory();
 }
 
-/** Yields the sessions of a data set, also of one in Parquet, with their images. */
+/** Yields the sessions of a data set in JSON lines or Parquet, with their images. */
 async function* recordingsOfSet(folder: string): AsyncGenerator<Recording> {
   const modifiedMs = Math.floor((await onFile(() => stat(folder))).mtimeMs);
   for await (const row of readSessions(folder)) {
@@ -57,7 +57,7 @@ async function filesBelow(folder: string): Promise<string[]> {
   return files;
 }
 
-/** Yields the sessions of one file. `skip` is `null` for a file that must have one. */
+/** Yields the sessions of one file. A file without a session is given to `skip`. When `skip` is `null`, such a file is an error. */
 async function* recordingsOf(file: string, skip: ((file: string) => void) | null): AsyncGenerator<Recording> {
   const modifiedMs = Math.floor((await onFile(() => stat(file))).mtimeMs);
   if (extname(file) === INSPECT_EXTENSION) {
@@ -81,7 +81,9 @@ async function* recordingsOf(file: string, skip: ((file: string) => void) | null
   skip(file);
 }
 
-/** Yields the samples of a log of Inspect. A log whose evaluation did not end has its description in another entry. */
+/**
+ * Yields the samples of a log of Inspect. In the log of an evaluation that did not end, another entry has the description of the evaluation.
+ */
 async function* samplesOf(file: string, modifiedMs: number): AsyncGenerator<Recording> {
   const zip = await onFile(() => ZipFile.open(file));
   try {
@@ -126,13 +128,13 @@ function parsed(text: Buffer, place: string): unknown {
   }
 }
 
-/** Returns the line of a syntax error of JSON. Its message has the position, except at the end of the text. */
+/** Returns the line of a syntax error of JSON. The error's message has the position, except when the error is at the end of the text. */
 function lineOf(text: string, message: string): number {
   const [, position] = /at position (\d+)/.exec(message) ?? [];
   return text.slice(0, position === undefined ? text.length : Number(position)).split('\n').length;
 }
 
-/** Throws `setup_failed` when a file cannot be read. */
+/** Runs `work` on a file. Throws `setup_failed` when the file cannot be read. */
 async function onFile<T>(work: () => Promise<T>): Promise<T> {
   try {
     return await work();

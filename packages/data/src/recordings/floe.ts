@@ -70,7 +70,7 @@ export const FLOE_READER: RecordingReader = {
   read: (value, source) => sessionsOf(value)?.map((session) => recordingOf(session, source)) ?? null,
 };
 
-/** A session as a file has it. `completions` is `undefined` in files that have only traces. */
+/** A session in a file. `completions` is `undefined` in files that have only traces. */
 type FileSession = {
   readonly summary: unknown;
   readonly trajectory: unknown;
@@ -89,7 +89,7 @@ function sessionsOf(value: unknown): FileSession[] | null {
     : null;
 }
 
-/** Returns the sessions of a list; `null` when an element is none. An empty list has another format. */
+/** Returns the sessions in a list; `null` when an element is not a session, and for an empty list. */
 function ofAll(values: readonly unknown[]): FileSession[] | null {
   const sessions = values.map((value) => (isRecord(value) ? sessionsOf(value) : null));
   return sessions.length === 0 || sessions.includes(null) ? null : sessions.flatMap((found) => found ?? []);

@@ -10,7 +10,7 @@ export type ForeignSession = {
   readonly format: RecordingFormat;
   readonly lacks: readonly string[];
   readonly harness: string;
-  /** The ids of the other system; any texts. */
+  /** The session's ids in the other system, which may be any texts. */
   readonly session: string;
   readonly task: string;
   readonly sampleIndex: number;
@@ -30,7 +30,7 @@ export type ForeignSession = {
 /** Maximum number of characters of an error. */
 const MAX_ERROR_CHARS = 4_000;
 
-/** Returns a session of another system as one of floe. */
+/** Converts a session of another system to a session of floe. */
 export function foreignRecording(session: ForeignSession): Recording {
   const { source, format, lacks, harness, outcome, reward, error, trajectory, endedMs } = session;
   const id = floeId(session.session);
@@ -60,7 +60,7 @@ export function foreignRecording(session: ForeignSession): Recording {
   return { source, format, lacks, harness, summary: { ...summary, unusable }, trajectory, records, endedMs };
 }
 
-/** Returns the id of another system where floe allows it. Otherwise replaces the characters that it does not allow, and adds a digest. */
+/** Returns the id of another system if floe allows it. Otherwise replaces the characters that floe does not allow, and adds a digest. */
 function floeId(text: string): string {
   if (idSchema.safeParse(text).success) return text;
   const digest = createHash('sha256').update(text).digest('hex').slice(0, 12);

@@ -71,7 +71,7 @@ type Sample = z.output<typeof sampleSchema>;
 
 const LACKS: readonly string[] = ['token ids', 'log-probabilities', 'what is trained', 'policy versions'];
 
-/** Reads logs of Inspect in JSON. {@link inspectRecording} reads the samples of those in the format `eval`. */
+/** Reads logs of Inspect in JSON. For logs in the format `eval`, {@link inspectRecording} reads the samples. */
 export const INSPECT_READER: RecordingReader = {
   format: 'inspect',
   read: (value, source) => {
@@ -122,7 +122,7 @@ export function inspectRecording(head: unknown, value: unknown, source: Recordin
 /** Scores in letters: correct, partially correct, incorrect and no answer. */
 const LETTERS: Readonly<Record<string, number>> = { C: 1, P: 0.5, I: 0, N: 0 };
 
-/** Returns a score as components of a reward: one for each of its parts. A score that is no number is `null`. */
+/** Returns a score as components of a reward, one for each part of the score. A part that is not a number becomes `null`. */
 function componentsOf(name: string, score: unknown): [string, number | null][] {
   if (isRecord(score)) return Object.entries(score).flatMap(([part, value]) => componentsOf(`${name}.${part}`, value));
   if (typeof score === 'boolean') return [[name, score ? 1 : 0]];
@@ -219,13 +219,13 @@ function callOf(
   };
 }
 
-/** Returns the messages of a request. A log has each message once, and requests refer to ranges of them. */
+/** Returns the messages of a request. A log contains each message only once, and requests refer to ranges of messages. */
 function inputOf({ input, input_refs: refs }: ModelEvent, { events_data: data }: Sample): Message[] {
   const all = data?.messages ?? [];
   return refs == null ? input : refs.flatMap(([start, end]) => all.slice(start, end));
 }
 
-/** Returns a function that puts the texts that a log has once, as attachments, into their places. */
+/** Returns a function that replaces references to attachments in a text. A log stores a long text only once, as an attachment. */
 function attachmentFiller(attachments: Sample['attachments']): (text: string) => string {
   return (text) =>
     text.replaceAll(/attachment:\/\/([0-9a-f]{32})/g, (reference, id: string) => attachments[id] ?? reference);

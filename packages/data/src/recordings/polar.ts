@@ -14,7 +14,7 @@ import { numbers, type Recording, type RecordingReader, type RecordingSource } f
 
 const record = z.record(z.string(), z.unknown());
 
-/** Fields of Polar's `SessionResult` as far as a session has them (packages/server/src/rollout/polar/schema.ts names their source). */
+/** The fields of Polar's `SessionResult` that sessions of floe have too. packages/server/src/rollout/polar/schema.ts names their source. */
 const traceSchema = z.object({
   prompt_ids: numbers.default([]),
   response_ids: numbers.default([]),
@@ -136,7 +136,7 @@ function traceOf(trace: z.output<typeof traceSchema>, id: string): Trace {
 function trajectoryOf({ status, trajectory }: Session, traces: Trace[]): Trajectory {
   const trained = traces.reduce((sum, { loss_mask: mask }) => sum + mask.filter((bit) => bit === 1).length, 0);
   const replies = traces.reduce((sum, { completion_ids: ids }) => sum + ids.length, 0);
-  // Polar counts no sampled tokens that are not trained.
+  // Polar does not count sampled tokens that are not trained.
   const audit: Audit = {
     tokens: { sampled: trained, trained, excluded: {}, constrained: 0 },
     completions: { recorded: replies, trained: replies, excluded: {} },

@@ -17,14 +17,14 @@ export type RecordingSource = {
 export type Recording = {
   readonly source: RecordingSource;
   readonly format: RecordingFormat;
-  /** Data that the session of a server has and the file lacks, in words for people. */
+  /** The kinds of data that a session of a server has and this file lacks, as texts for the user. */
   readonly lacks: readonly string[];
   readonly harness: string;
   readonly summary: SessionSummary;
-  /** `null` for a session without one. */
+  /** `null` for a session without a trajectory. */
   readonly trajectory: Trajectory | null;
   readonly records: readonly CompletionRecord[];
-  /** Unix time in milliseconds at which the session ended. When the file does not state it, the time at which the file was changed. */
+  /** Unix time in milliseconds at which the session ended. If the file does not state it, the time of the file's last change. */
   readonly endedMs: number;
 };
 
@@ -32,8 +32,8 @@ export type Recording = {
 export type RecordingReader = {
   readonly format: RecordingFormat;
   /**
-   * Returns the sessions of a value of JSON; `null` when it has another format. Throws `schema_violation` with the place in the file when the
-   * value has this format and is invalid.
+   * Returns the sessions in a JSON value; `null` when the value has another format. Throws `schema_violation` with the place in the file when
+   * the value has this format and is invalid.
    */
   readonly read: (value: unknown, source: RecordingSource) => readonly Recording[] | null;
 };

@@ -17,7 +17,7 @@ const MAX_UINT16 = 0xffff;
 const MAX_UINT32 = 0xffffffff;
 /** The longest comment after the end record. */
 const MAX_COMMENT = 65_535;
-/** Maximum size of an unpacked entry, so that a file made to be huge is refused. */
+/** Maximum size of an unpacked entry. An entry that was made to unpack to a huge size is refused. */
 const MAX_ENTRY_BYTES = 1024 * MIB;
 
 type ZipEntry = {
@@ -44,7 +44,7 @@ export class ZipFile {
     this.entries = entries;
   }
 
-  /** Opens a file. Throws `schema_violation` for a file that is no complete ZIP file. */
+  /** Opens a file. Throws `schema_violation` when it is not a complete ZIP file. */
   static async open(path: string): Promise<ZipFile> {
     const file = await open(path);
     try {
@@ -59,7 +59,7 @@ export class ZipFile {
     return this.file.close();
   }
 
-  /** Returns the content of an entry. Throws `schema_violation` with its name when it is damaged. */
+  /** Returns the content of an entry. Throws `schema_violation` with the entry's name when the content is damaged. */
   async read(entry: ZipEntry): Promise<Buffer> {
     const { name, method, offset, packedBytes, bytes, crc } = entry;
     if (bytes > MAX_ENTRY_BYTES) throw broken(this.path, `${name} has more than ${MAX_ENTRY_BYTES / MIB} MiB`);

@@ -54,7 +54,7 @@ export class AcceptanceTable {
     }
   }
 
-  /** Returns the counts, ordered by value, with sessions that have none last. */
+  /** Returns the counts, ordered by value. The sessions without a value come last. */
   result(): Acceptance {
     const entries = [...this.groups].sort(([a], [b]) => (b === null || (a !== null && a < b) ? -1 : 1));
     return {

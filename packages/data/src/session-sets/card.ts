@@ -25,7 +25,7 @@ export function datasetCard(manifest: Manifest): string {
           configOf(manifest, 'sessions', SESSIONS_FOLDER, SESSION_COLUMNS),
         ]
       : [configOf(manifest, 'default', DATA_FOLDER, null)];
-  // Files of ATIF are read one by one, not as a table; without rows there is nothing to read.
+  // Files of ATIF are read one by one and not as a table. Without rows there is nothing to read.
   const isTable = format !== 'atif' && rows > 0;
   const head = {
     ...(isTable ? { configs: configs.map(({ config }) => config) } : {}),
@@ -93,7 +93,7 @@ function tableRow(name: string, group: Omit<AcceptanceGroup, 'value'>): string {
   return `| ${cell(name)} | ${group.tasks} | ${group.sessions} | ${group.accepted} | ${rate} | ${group.sampled_tokens} |`;
 }
 
-/** Returns a text as one cell of a table. Markup is escaped, because tasks choose the texts. */
+/** Returns a text as one cell of a table. Markup is escaped, because the text may come from a task. */
 function cell(text: string): string {
   return text.replaceAll(/[\p{Cc}\p{Cf}\p{Cs}]/gu, ' ').replaceAll(/[\\`*_[\]<>|&#]/g, '\\$&');
 }

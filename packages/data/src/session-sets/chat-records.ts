@@ -11,8 +11,7 @@ export type RecordMaker = (group: readonly JudgedRow[]) => object[];
 
 /**
  * Returns the fields that identify the session in every record. Objects whose fields tasks choose are written as JSON texts, here and
- * elsewhere. The reason is that `datasets` guesses the type of a column: for rows with different fields it would read all numbers of the file
- * inexactly.
+ * elsewhere, because `datasets` guesses the type of a column. For rows with different fields it would read all numbers of the file inexactly.
  */
 function head(row: SetRow): object {
   const { task_id, sample_index, origin, session_id, outcome, reward, reward_components } = row;
@@ -52,8 +51,9 @@ export function sftRecords(group: readonly JudgedRow[]): object[] {
 }
 
 /**
- * Returns the messages of a trace. Each message of the assistant has the weight of its loss: 1 for a reply that the trace trains, else 0. When
- * the trace trains only some of its replies, the messages do not show which, so all have 0; `loss_mask` has it token by token.
+ * Returns the messages of a trace. Each message of the assistant has a weight for the loss: 1 for a reply that the trace trains, and otherwise
+ * 0. When the trace trains only some of its replies, the messages do not show which, so all have 0. The field `loss_mask` then states it for
+ * each token.
  */
 function weightedMessages(trace: Trace): object[] {
   const replies = trace.response_messages.filter(({ role }) => role === 'assistant').length;
@@ -90,7 +90,7 @@ function shareGptText(message: ChatMessage): string {
   if (message.role === 'tool') return `<tool_response>\n${text}\n</tool_response>`;
   if (message.role !== 'assistant') return text;
   const thinking = message.reasoning_content ? [`<think>\n${message.reasoning_content}\n</think>`] : [];
-  // The arguments are the text that the policy sampled, which may be no JSON.
+  // The arguments are the text that the policy sampled, and may not be valid JSON.
   const calls = (message.tool_calls ?? []).map(
     ({ function: { name, arguments: text } }) =>
       `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${text}}\n</tool_call>`,
@@ -117,7 +117,7 @@ export function preferenceRecords(group: readonly JudgedRow[], minMargin: number
       prompt: chosenTrace.prompt_messages,
       chosen: chosenTrace.response_messages,
       rejected: rejectedTrace.response_messages,
-      // The prompt of the rejected session, when it has another prompt.
+      // The prompt of the rejected session, if it differs from the prompt of the chosen session.
       ...(samePrompt ? {} : { rejected_prompt: rejectedTrace.prompt_messages }),
       chosen_session_id: chosen.result.session_id,
       rejected_session_id: rejected.result.session_id,
@@ -147,7 +147,7 @@ export function verifierRecords(group: readonly JudgedRow[]): object[] {
 
 type ImageFile = { readonly reference: string; readonly path: string };
 
-/** Returns the images of the messages of a trace: a message has the reference, and the set the file. */
+/** Returns the images in the messages of a trace. A message has only the reference, and the set has the file. */
 function imagesOf(trace: Trace, row: SetRow): ImageFile[] {
   const messages = [...trace.prompt_messages, ...trace.response_messages];
   return Object.entries(usedImages(messages, row.trajectory?.images ?? {})).map(([reference, path]) => ({

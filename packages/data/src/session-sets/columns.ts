@@ -11,8 +11,8 @@ import {
 } from '../trainers/arrow-stream.ts';
 
 /**
- * How the values of a column are stored. `json` is the text of a value. `ids`, `mask` and `logprobs` are lists of int32, uint8 and float64. Other
- * columns may have nulls.
+ * How the values of a column are stored. `json` is a value as JSON text. `ids`, `mask` and `logprobs` are lists of int32, uint8 and float64.
+ * Columns of the other kinds may have nulls.
  */
 export type ColumnKind = 'text' | 'json' | 'int32' | 'float64' | 'ids' | 'mask' | 'logprobs';
 
@@ -25,7 +25,7 @@ export type Cell = string | number | null | readonly number[];
 /** A row of a table, with a value for each column. */
 export type TableRow = Readonly<Record<string, Cell>>;
 
-/** Bytes of a list's element in the encoded column. */
+/** Number of bytes of one element of a list in the encoded column. */
 const ELEMENT_BYTES = { ids: 4, mask: 1, logprobs: 8 } as const;
 
 type ListKind = keyof typeof ELEMENT_BYTES;
@@ -115,7 +115,7 @@ function listColumn(type: DataType, lists: readonly (readonly number[])[], kind:
   };
 }
 
-/** Makes a buffer of lists of numbers, which are converted at their place in the output, without a typed array for each list. */
+/** Makes a buffer of lists of numbers. The numbers are converted at their place in the output, without a typed array for each list. */
 function numbersOf(lists: readonly (readonly number[])[], length: number, kind: ListKind): BodyBuffer {
   return {
     byteLength: length * ELEMENT_BYTES[kind],

@@ -9,7 +9,7 @@ const REFERENCE = new RegExp(`^${IMAGE_REFERENCE}([0-9a-f]{64})$`);
 const DATA_URL = /^data:image\/([a-z0-9.+-]{1,40});base64,([A-Za-z0-9+/]+={0,2})$/;
 const IMAGE_FILE = /^images\/([0-9a-f]{64})\.([a-z0-9.+-]{1,40})$/;
 
-/** Stores the images of all sessions of a set as files, each once, whatever number of sessions have it. */
+/** Stores the images of all sessions of a set as files. Each image is stored once, even if several sessions have it. */
 export class ImageFiles {
   private readonly folder: SetFolder;
   private readonly stored = new Set<string>();
@@ -42,7 +42,7 @@ export class ImageFiles {
   }
 }
 
-/** Returns the images with their URLs. Throws `corrupt_record` for a file that is missing or is another image. */
+/** Returns the images with their URLs. Throws `corrupt_record` when a file is missing or contains another image. */
 export async function loadImages(
   dir: string,
   images: Readonly<Record<string, string>>,

@@ -13,9 +13,10 @@ import { DATA_FOLDER, sessionsFileOf } from './shards.ts';
 import { SESSION_COLUMNS, sessionValue, TRACE_COLUMNS } from './tables.ts';
 
 /**
- * Reads sessions from a set in the format `sessions`, or from a file of results: JSON lines, or a JSON list. Images are URLs again. Every file
- * of a set is compared with its size and digest first, and every row is checked. Throws `corrupt_record` for a set that is not complete or
- * was changed, `schema_violation` with file, line and field for a wrong row, and `setup_failed` for what cannot be read.
+ * Reads sessions from a set in the format `sessions`, or from a file of results: JSON lines, or a JSON list. Images have URLs with their data
+ * instead of files. Every file of a set is compared with its size and digest first, and every row is checked. Throws `corrupt_record` for a
+ * set that is not complete or was changed, and `schema_violation` with file, line and field for a wrong row. Throws `setup_failed` for a file
+ * that cannot be read.
  */
 export async function* readSessions(path: string): AsyncGenerator<SetRow> {
   const info = await stat(path).catch((thrown: unknown) => {

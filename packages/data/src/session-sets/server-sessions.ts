@@ -3,7 +3,7 @@ import { FloeError } from '@floe-rl/core';
 import type { SessionFacts, Trajectory } from '@floe-rl/core/schema';
 import { originOf, type SetRow } from './set-row.ts';
 
-/** Number of sessions that are requested while an earlier one is handled. Each may have some tens of megabytes. */
+/** Number of sessions that are requested in advance while an earlier session is handled. Each may have some tens of megabytes. */
 const AHEAD = 4;
 /** Number of tasks, or of sessions of a task, in one reply of the server. */
 const PAGE_SIZE = 1000;
@@ -35,7 +35,7 @@ export class ServerSessions {
     try {
       for await (const facts of this.facts()) {
         const row = this.read(facts);
-        // The failure is handled where the row is awaited, which is later.
+        // The row is awaited later, and its failure is handled there.
         row.catch(() => {});
         pending.push(row);
         if (pending.length > AHEAD) yield* await this.next(pending);
@@ -55,7 +55,7 @@ export class ServerSessions {
     const { client, signal } = this;
     const newest = await client.endedSessions(this.filter, { pageSize: 1, signal }).next();
     if (newest.done === true) return;
-    // Sessions that end later would move their tasks to pages that have been read.
+    // Sessions that end later could move their tasks to pages that have already been read.
     const filter = { ...this.filter, until: new Date(newest.value.ended_ms + 1) };
     for await (const { task_id } of client.groups(filter, { pageSize: PAGE_SIZE, signal })) {
       const sessions: SessionFacts[] = [];

@@ -15,8 +15,8 @@ type OpenFile = {
 };
 
 /**
- * The folder of a set while it is written. Until {@link commit} it has another name, in the same parent folder, so a folder with the final
- * name is complete. Errors of the disk are `setup_failed` with the path.
+ * The folder of a set while it is written. Until {@link commit}, it has a temporary name in the same parent folder, so a folder with the final
+ * name is always complete. Errors of the disk become `setup_failed` with the path.
  */
 export class SetFolder {
   private readonly target: string;
@@ -29,7 +29,7 @@ export class SetFolder {
     this.dir = dir;
   }
 
-  /** Throws `conflict` when something with files exists at the path. */
+  /** Creates the folder under its temporary name. Throws `conflict` when a file or a folder that is not empty exists at the path. */
   static async create(path: string): Promise<SetFolder> {
     const target = resolve(path);
     await refuseExisting(target);
@@ -94,7 +94,7 @@ export class SetFolder {
         await syncFolder(join(this.dir, folder));
       await syncFolder(this.dir);
       await refuseExisting(this.target);
-      // An empty folder at the final path would refuse the new name on some systems.
+      // On some systems, an empty folder at the final path would make the rename fail.
       await rmdir(this.target).catch(() => {});
       await rename(this.dir, this.target);
       await syncFolder(dirname(this.target));

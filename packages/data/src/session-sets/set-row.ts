@@ -84,10 +84,10 @@ function traceProblem(trace: Trace): { readonly field: keyof Trace; readonly mes
   return null;
 }
 
-/** Returns the path of the first field of `value` that the schema removed; `null` when `parsed` has them all. */
+/** Returns the path of the first field of `value` that the schema removed; `null` when `parsed` has all fields. */
 function unknownField(value: unknown, parsed: unknown, path = ''): string | null {
   if (typeof value !== 'object' || value === null || typeof parsed !== 'object' || parsed === null) return null;
-  // Lists of numbers have no fields, and a session has hundreds of thousands of them.
+  // Lists of numbers have no fields, and checking the hundreds of thousands of numbers of a session would take time.
   if (Array.isArray(value) && typeof value[0] === 'number') return null;
   for (const [key, member] of Object.entries(value)) {
     const place = path === '' ? key : `${path}.${key}`;
@@ -99,7 +99,7 @@ function unknownField(value: unknown, parsed: unknown, path = ''): string | null
 }
 
 /**
- * Returns a row as one line of JSON without a newline. A log-probability of -0, which engines report for a certain token, stays -0:
+ * Returns a row as one line of JSON without a newline. A log-probability of -0, which engines report for a certain token, stays -0, although
  * `JSON.stringify` writes it as 0.
  */
 export function rowText(row: SetRow): string {

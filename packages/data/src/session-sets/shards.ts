@@ -5,7 +5,7 @@ import type { SetFolder } from './set-folder.ts';
 import type { SetRow } from './set-row.ts';
 import { SESSION_COLUMNS, sessionCells, TRACE_COLUMNS, traceCells } from './tables.ts';
 
-/** Size at which a file is complete, before compression. It bounds the memory of an export and of a reader. */
+/** Size in bytes at which a file is complete, before compression. It limits the memory of an export and of a reader. */
 export const SHARD_BYTES = 64 * MIB;
 
 /** Number of characters of lines that are collected before they are written. */
@@ -21,7 +21,7 @@ function shardName(folder: string, split: string, index: number, count: number, 
   return `${folder}/${split}-${digits(index)}-of-${digits(count)}.${extension}`;
 }
 
-/** Names the files of all splits by their final number, which is known when all are written. */
+/** Names the files of all splits by their final number, which is known only when all files are written. */
 async function nameShards(
   folder: SetFolder,
   place: string,
@@ -48,7 +48,7 @@ export class LineShards {
     this.shardBytes = shardBytes;
   }
 
-  /** Appends one row, which is the text of a line without its newline. */
+  /** Appends one row. `line` is its text without a newline. */
   async write(split: string, line: string): Promise<void> {
     const shard = this.splits.get(split) ?? { text: '', rows: 0, bytes: 0, index: 0 };
     this.splits.set(split, shard);

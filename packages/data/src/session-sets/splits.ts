@@ -15,8 +15,10 @@ const DIGITS = 12;
 
 /**
  * Parses the division of a set. `text` has shares, such as `train=0.9,test=0.1`, or the path of the field whose value is the split, such as
- * `origin.split`. With `null` the set has one split. With shares, the split of a row depends on its value at the path `key` alone, so a later
- * export of more sessions moves no row to another split. Throws `bad_request` for other texts.
+ * `origin.split`. With `null` the set has one split.
+ *
+ * With shares, the split of a row depends only on its value at the path `key`. A later export with more sessions therefore moves no row to
+ * another split. Throws `bad_request` for other texts.
  */
 export function splitRule(text: string | null, key: string): SplitRule {
   if (text === null) return () => ONLY_SPLIT;
@@ -36,7 +38,7 @@ function namedSplit(row: SetRow, path: string): string {
   throw new FloeError('schema_violation', `session ${row.session_id}: ${path} ${problem}`, { path });
 }
 
-/** Returns a number from 0 to 1, exclusive, that depends on the text alone. */
+/** Returns a number from 0 to 1, exclusive, that depends only on the text. */
 function shareOf(text: string): number {
   const digest = createHash('sha256').update(text).digest('hex');
   return Number.parseInt(digest.slice(0, DIGITS), 16) / 16 ** DIGITS;

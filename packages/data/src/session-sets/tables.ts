@@ -4,7 +4,10 @@ import type { z } from 'zod';
 import type { Cell, Columns, TableRow } from './columns.ts';
 import { type SetRow, setRowSchema } from './set-row.ts';
 
-/** The fields of a session that are columns of their own type. The others are JSON texts, which keep every text of an agent or a task exactly. */
+/**
+ * The fields of a session that have a column with a type of their own. The other fields are stored as JSON texts, which keep every text of an
+ * agent or a task exactly.
+ */
 const SESSION_FIELDS: Columns = {
   session_id: 'text',
   task_id: 'text',
@@ -20,7 +23,7 @@ const SESSION_FIELDS: Columns = {
   completion_count: 'int32',
 };
 
-/** The same of a trace. */
+/** The fields of a trace that have a column with a type of their own. */
 const TRACE_FIELDS: Columns = {
   trace_id: 'text',
   prompt_ids: 'ids',
@@ -52,7 +55,7 @@ function columnsOf({ shape }: z.ZodObject, fields: Columns): Columns {
   return Object.fromEntries(Object.keys(shape).map((name) => [name, fields[name] ?? 'json']));
 }
 
-/** Fields that are absent when they have no value; other fields are `null` then. */
+/** Fields that are absent when they have no value. All other fields are `null` when they have no value. */
 const ABSENT: ReadonlySet<string> = new Set(
   [setRowSchema, traceSchema].flatMap(({ shape }) =>
     Object.entries(shape).flatMap(([name, field]) => (field.safeParse(null).success ? [] : [name])),
@@ -73,7 +76,10 @@ export function traceCells({ session_id, task_id, trajectory }: SetRow): TableRo
   );
 }
 
-/** Throws `unsupported` for a field that has no column, such as a field of a newer server, because its value would be lost. */
+/**
+ * Returns the cells of a row for its fields. Throws `unsupported` for a field that has no column, such as a field of a newer server, because
+ * its value would be lost.
+ */
 function cellsOf(columns: Columns, fields: Readonly<Record<string, unknown>>): TableRow {
   const unknown = Object.keys(fields).find((name) => !Object.hasOwn(columns, name));
   if (unknown !== undefined) {

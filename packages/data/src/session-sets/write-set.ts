@@ -28,7 +28,7 @@ export type SetOptions = {
   /** Path of the field whose value decides the split of a row, when the set is divided by shares. */
   readonly splitKey: string;
   readonly conditions: readonly Condition[];
-  /** Path of the field by whose values accepted sessions are counted. */
+  /** Path of the field whose values group the counts of accepted sessions. */
   readonly by: string;
   /** Least difference of the rewards of a preference pair. */
   readonly minMargin: number;
@@ -39,7 +39,7 @@ export type SetOptions = {
 };
 
 /**
- * Writes a set of sessions. Sessions of one task must follow each other in the source; memory holds the sessions of one task at a time. The
+ * Writes a set of sessions. Sessions of one task must follow each other in the source. Memory holds the sessions of one task at a time. The
  * folder appears under its name when everything is written. Throws `conflict` for a folder with files, `unsupported` for content that a format
  * cannot hold, and `setup_failed` for an error of the disk. Nothing of the set remains after an error.
  */

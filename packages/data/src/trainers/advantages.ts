@@ -89,13 +89,16 @@ function turnAdvantages(
   return samples.map((sample, at) => {
     const others = rewards.filter((_, other) => counts[other] && !(method === 'leave_one_out' && other === at)).flat();
     const scale = sample.reward === null || !hasBaseline ? 0 : 1 / (perSession ? Math.max(1, sample.rows.length) : 1);
-    // The replies of this sample are not among the others for `leave_one_out`, so that only their mean is subtracted.
+    // For `leave_one_out`, the other replies do not include the replies of this sample, so only their mean is subtracted.
     const normalised = (reward: number) => (scale === 0 ? 0 : scale * advantageOf(reward, others, false, method));
     return futureSums(sample, replies[at] ?? [], normalised);
   });
 }
 
-/** Returns, for each row of a sample, the sums of the values of each reply and of those after it in its trajectory, at the reply's tokens. */
+/**
+ * For each reply of each row of a sample, sums the values of the reply and of later replies in its trajectory. Returns these sums at the
+ * tokens of the replies.
+ */
 function futureSums(
   { rows }: TrainingSample,
   replies: readonly (readonly Reply[])[],

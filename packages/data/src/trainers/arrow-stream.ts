@@ -5,7 +5,7 @@ import { BufferRegion, FieldNode, Message, RecordBatch } from 'apache-arrow/ipc/
 /** One buffer of a column, which is written when its place in the output is known. */
 export type BodyBuffer = {
   readonly byteLength: number;
-  /** Writes all `byteLength` bytes to the start of `target`, whose content is undefined. */
+  /** Writes all `byteLength` bytes to the start of `target`. The previous content of `target` is undefined. */
   readonly write: (target: Buffer) => void;
 };
 
@@ -14,7 +14,9 @@ export type ArrowColumn = {
   readonly type: DataType;
   readonly length: number;
   readonly nullCount: number;
-  /** In the order of the layout, with the bitmap of the values that are not null first. A column of the type null has none. */
+  /**
+   * The buffers in the order of the layout. The first is the bitmap of the values that are not null. A column of the type null has no buffers.
+   */
   readonly buffers: readonly BodyBuffer[];
   readonly children: readonly ArrowColumn[];
 };
@@ -24,13 +26,13 @@ export const NO_NULLS: BodyBuffer = { byteLength: 0, write: () => undefined };
 
 /** Arrow aligns messages and buffers to this number of bytes. */
 const ALIGNMENT = 8;
-/** Begins a message, and with a length of 0 the end of the stream. */
+/** Marker at the start of each message. With a length of 0 it marks the end of the stream. */
 const CONTINUATION = -1;
 const PREFIX_BYTES = 8;
 
 /**
  * Encodes columns as one record batch in Arrow's IPC stream format. `apache-arrow` makes the messages. Its writer is not used for the body,
- * because it needs the lists of each column joined, and then copies them once more. Here every list is copied once, to its place in the
+ * because it needs the joined lists of each column and then copies them a second time. Here every list is copied once, to its place in the
  * result.
  */
 export function encodeStream(schema: Schema, columns: readonly ArrowColumn[], rowCount: number): Buffer {
@@ -48,7 +50,7 @@ export function encodeStream(schema: Schema, columns: readonly ArrowColumn[], ro
     Message.encode(Message.from(new RecordBatch(rowCount, nodes, regions, null), bodyBytes)),
   ];
   const headBytes = heads.reduce((sum, head) => sum + PREFIX_BYTES + aligned(head.byteLength), 0);
-  // All bytes are written below, so the memory needs no zeros first.
+  // All bytes are written below, so the memory need not be filled with zeros.
   const out = Buffer.allocUnsafeSlow(headBytes + bodyBytes + PREFIX_BYTES);
   let at = 0;
   for (const head of heads) {

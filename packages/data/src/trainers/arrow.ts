@@ -18,9 +18,9 @@ import { Booleans, Json, type RecordValue, type TrainerRecord } from './format.t
 type TypedColumn = Int32Array | Float32Array | Uint8Array;
 
 /**
- * Encodes records as one record batch in Arrow's IPC stream format. Token columns become lists of int32, float32, uint8 or bool, objects
- * become structs, and values without token columns their JSON text. A number is a float64, and an int32 in the fields that `integers` names.
- * All records must have the same fields. Throws `unsupported` for a column that is larger than Arrow's offsets allow.
+ * Encodes records as one record batch in Arrow's IPC stream format. Token columns become lists of int32, float32, uint8 or bool. Objects
+ * become structs, and values without token columns become their JSON text. A number is a float64, or an int32 in the fields that `integers`
+ * names. All records must have the same fields. Throws `unsupported` for a column that is larger than Arrow's offsets allow.
  */
 export function encodeArrow(records: readonly TrainerRecord[], integers: ReadonlySet<string>): Buffer {
   const { type, children } = structColumn(records, integers);
@@ -84,7 +84,7 @@ function typedColumn<T extends TypedColumn>(lists: readonly (T | null)[], type: 
   return listColumn(lists, flatColumn(type, lists, bytes));
 }
 
-/** Makes the column of the elements of all lists. Lists may be `null`, elements may not. */
+/** Makes the column of the elements of all lists. Lists may be `null`, but elements may not. */
 function flatColumn<T extends TypedColumn>(
   type: DataType,
   lists: readonly (T | null)[],

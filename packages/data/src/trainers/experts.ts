@@ -47,7 +47,7 @@ export type ReportedExperts = {
   readonly values: Uint8Array | Uint16Array | Int32Array;
 };
 
-/** Returns the experts of a row; `null` when the engine reported none. */
+/** Returns the experts of a row; `null` when the engine reported no experts. */
 export function reportedExperts({ routedExperts: experts }: TrainingRow): ReportedExperts | null {
   if (experts === null) return null;
   const [positions, layers, perToken] = experts.shape;
@@ -55,7 +55,7 @@ export function reportedExperts({ routedExperts: experts }: TrainingRow): Report
   return { start: experts.start, end: experts.start + positions, layers, perToken, values };
 }
 
-/** Returns the experts of the positions from `start` to before `end` as int16, and `missing` where the engine reported none. */
+/** Returns the experts of the positions from `start` to before `end` as int16. Positions without reported experts have the value `missing`. */
 export function expertRows(experts: ReportedExperts, start: number, end: number, missing: number): ExpertArray {
   const { layers, perToken } = experts;
   const size = layers * perToken;
@@ -70,7 +70,7 @@ export function expertRows(experts: ReportedExperts, start: number, end: number,
   return { dtype: 'int16', shape: [end - start, layers, perToken], data };
 }
 
-/** Returns the bytes in a buffer of their own, whose start is aligned for typed arrays. */
+/** Returns a copy of the bytes in a buffer of their own. Its start is aligned for typed arrays. */
 function aligned(data: Buffer): ArrayBuffer {
   return data.buffer.slice(data.byteOffset, data.byteOffset + data.length) as ArrayBuffer;
 }

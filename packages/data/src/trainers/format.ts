@@ -102,8 +102,8 @@ export function trainedRows(batch: TrainingBatch): PlacedRow[] {
 }
 
 /**
- * Returns the rows whose every token has a known policy version, for trainers that compare versions. A reply has no version when an update of
- * the weights froze it before its first token. When no row has known versions, the engine reports none, and all rows are returned.
+ * Returns the rows whose tokens all have a known policy version, for trainers that compare versions. A reply has no version when an update of
+ * the weights froze it before its first token. When no row has known versions, the engine does not report versions, and all rows are returned.
  */
 export function withKnownVersions(rows: readonly PlacedRow[]): readonly PlacedRow[] {
   const known = rows.filter(({ row }) => row.versionSpans.every(({ version }) => version !== null));
@@ -135,7 +135,10 @@ export function onlyAdvantage(place: PlacedRow, format: string): number {
   );
 }
 
-/** Returns the reward of a row. Throws `unsupported` when the sample has none, which `format` cannot express: null is not 0. */
+/**
+ * Returns the reward of a row. Throws `unsupported` when the sample has no reward, because `format` cannot express this, and 0 has another
+ * meaning.
+ */
 export function requiredReward({ row, sample }: PlacedRow, format: string): number {
   if (row.reward !== null) return row.reward;
   throw new FloeError(
@@ -202,7 +205,7 @@ export function refuseImages(batch: TrainingBatch, format: string): void {
   }
 }
 
-/** Schema of a numeric option: a number, or the text of a number, as command lines have it. An empty text is no number. */
+/** Schema of a numeric option: a number, or the text of a number as on a command line. An empty text is not a number. */
 export const numberOption = z
   .union([z.number(), z.string().regex(/^[0-9]+(?:\.[0-9]+)?$/, 'must be a number')], 'must be a number')
   .transform(Number);

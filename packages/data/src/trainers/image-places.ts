@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import type { PlacedRow } from './format.ts';
 
-/** Where an image of a trace is. */
+/** The place of an image in a trace. */
 export type ImagePlace = {
   /** Number of the message in the prompt's messages followed by the response's, from 0. */
   readonly message: number;
@@ -9,13 +9,13 @@ export type ImagePlace = {
   readonly part: number;
   /** URL of the image, as the messages have it: a reference to an image of the trajectory, or a URL of the agent. */
   readonly url: string;
-  /** First of the image's placeholders among the tokens of prompt and response; `null` when it is not known. */
+  /** Position of the image's first placeholder among the tokens of prompt and response; `null` when it is not known. */
   readonly token_start: number | null;
   /** Number of the image's placeholders; `null` when it is not known. */
   readonly token_count: number | null;
 };
 
-/** Option of the formats that carry images. A command line gives it as a text with commas. */
+/** Option of the formats that carry images. On a command line it is a text of ids with commas. */
 const imageTokenOption = z
   .union([z.array(z.int().min(0)).min(1), z.string().regex(/^\d+(,\d+)*$/, 'must be an id, or ids with commas')])
   .transform((value) => (typeof value === 'string' ? value.split(',').map(Number) : value))
@@ -29,7 +29,7 @@ export const imageOptions = z.strictObject({ image_token_ids: imageTokenOption }
 export type ImageOptions = z.infer<typeof imageOptions>;
 
 /**
- * Returns where the images of a row are, in their order. Engines that report expanded prompt ids write one run of placeholders for each image.
+ * Returns the places of a row's images, in their order. Engines that report expanded prompt ids write one run of placeholders for each image.
  * If the ids of the row have as many runs as there are images, the tokens of the images are known. Otherwise they are unknown for all images
  * of the row.
  */

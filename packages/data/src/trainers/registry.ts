@@ -26,7 +26,7 @@ type RecordUnit = 'trace' | 'sample' | 'batch';
 type TrainerFormat = {
   readonly summary: string;
   readonly record: RecordUnit;
-  /** Whether records contain advantages, which the format cannot do without. */
+  /** Whether the format requires advantages in its records. */
   readonly needsAdvantages: boolean;
   /**
    * Whether records contain the images of the context. Otherwise traces with images are refused, because their ids do not contain the whole
@@ -171,7 +171,7 @@ export type ExportOptions = {
    * task's builder, `mask` sets their mask to 0. Default: `train`.
    */
   readonly constrained?: ConstrainedUse;
-  /** Options of the format. Values may be texts, as a command line has them. */
+  /** Options of the format. Values may be texts, as on a command line. */
   readonly options?: Readonly<Record<string, unknown>>;
 };
 

@@ -6,9 +6,9 @@ import type { TrainingRow } from './training-row.ts';
 /** A reply of the policy in a row. `end` is the response position after its last token. */
 export type Reply = { readonly end: number; readonly reward: number };
 
-/** The metadata of a trace that concern its replies. */
+/** The metadata of a trace about its replies. */
 const replyMetadataSchema = z.object({
-  /** The trajectory that the trace is one turn of, when the builder `step` made it. */
+  /** The trajectory of the trace, when the builder `step` made the trace as one turn of it. */
   trajectory_id: z.string().optional(),
   step_reward: z.number().nullish(),
   step_rewards: z.array(z.number().nullable()).optional(),
@@ -16,9 +16,9 @@ const replyMetadataSchema = z.object({
 });
 
 /**
- * Returns the replies of a row with their rewards, in order. The reward is the reward that the evaluator gave to the reply. A reply that got
- * none has 0, except the last reply of a row: it has the reward of the row, or 0 when this is `null`. A row without trained tokens has one
- * reply, which is its whole response.
+ * Returns the replies of a row with their rewards, in order. A reply has the reward that the evaluator gave it, or else 0. A last reply
+ * without a reward of its own has the reward of the row, or 0 when this is `null`. A row without trained tokens has one reply, which is its
+ * whole response.
  */
 export function repliesOf(row: TrainingRow): Reply[] {
   const metadata = replyMetadata(row);

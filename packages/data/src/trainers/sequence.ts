@@ -30,7 +30,7 @@ export function fullLogprobs({ promptIds, logprobs }: TrainingRow): Float32Array
 /** Returns `value` at the positions with mask 1 and 0 elsewhere. */
 export function whereTrained(mask: Uint8Array, value: number): Float32Array {
   const values = new Float32Array(mask.length);
-  // A loop, because Float32Array.from is slow when it calls a function for each value.
+  // A loop is used because Float32Array.from is slow when it calls a function for each value.
   for (let i = 0; i < mask.length; i++) if (mask[i] === 1) values[i] = value;
   return values;
 }

@@ -59,7 +59,7 @@ export type TrainingGroup = {
   readonly samples: readonly TrainingSample[];
   /** The rewards that count in the group's baseline. Rewards of samples without a row to train are included. */
   readonly baseline: readonly number[];
-  /** Number of results that contribute nothing, by reason: their outcome, or why they cannot be trained on. */
+  /** Number of results that contribute nothing, by reason: their outcome, or the reason why they cannot be trained on. */
   readonly omitted: Readonly<Record<string, number>>;
 };
 
@@ -93,7 +93,7 @@ function groupOf(groupId: string, results: readonly SessionResult[]): TrainingGr
   return { groupId, samples, baseline, omitted };
 }
 
-/** Returns why a result contributes no sample; `null` when it contributes one. */
+/** Returns the reason why a result contributes no sample; `null` when it contributes a sample. */
 function omission({ policy, outcome, unusable, reward, trajectory }: SessionResult): string | null {
   if (policy.use === 'drop') return unusable ?? outcome;
   if (policy.use === 'train' && unusable !== null) return unusable;

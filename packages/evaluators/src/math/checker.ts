@@ -3,9 +3,9 @@ import { FloeError, KIB, LineReader, PendingRequests, raceAbort, Semaphore } fro
 import { z } from 'zod';
 import { WORKER_SOURCE } from './worker-source.ts';
 
-/** Limit of the processor time of one comparison in seconds. Legitimate ones take milliseconds. */
+/** Limit of the processor time of one comparison in seconds. Legitimate comparisons take milliseconds. */
 const COMPARISON_SECONDS = 5;
-/** Limit of the address space of one comparison in MiB. Python with sympy takes about 150 MiB of it. */
+/** Limit of the address space of one comparison in MiB. Python with sympy alone takes about 150 MiB. */
 const COMPARISON_MB = 1024;
 /** Number of comparisons that run concurrently. A hostile answer occupies one of them while it computes. */
 const CONCURRENCY = 4;
@@ -16,8 +16,8 @@ const REPLY_BYTES = 64 * KIB;
 
 const verdictSchema = z.enum(['equal', 'different', 'unreadable', 'timeout', 'failed', 'bad_expected']);
 /**
- * Result of a comparison. `unreadable`: the answer is no expression. `timeout` and `failed`: the answer exceeded the limits on processor
- * time or memory. `bad_expected`: an expected answer is no expression, or exceeded the limits itself.
+ * Result of a comparison. `unreadable`: the answer is not an expression. `timeout` and `failed`: the answer exceeded the limits on processor
+ * time or memory. `bad_expected`: an expected answer is not an expression, or itself exceeded the limits.
  */
 export type MathVerdict = z.infer<typeof verdictSchema>;
 
@@ -43,7 +43,7 @@ export interface MathChecker {
 }
 
 /**
- * Creates a checker that compares answers with the Python package math-verify in one worker process, which starts with the first answer.
+ * Creates a checker that compares answers with the Python package math-verify in one worker process. The process starts with the first answer.
  * `python` resolves with the path of a Python interpreter that has the package; `null` when it is not installed.
  */
 export function mathChecker(python: () => Promise<string | null>): MathChecker {

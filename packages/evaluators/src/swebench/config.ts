@@ -70,7 +70,7 @@ export type SweBenchRow = {
   readonly parser: LogParserName;
   /** The script that runs the tests. */
   readonly script: string;
-  /** Whether the script applies the test patch itself. */
+  /** Whether the script itself applies the test patch. */
   readonly scriptApplies: boolean;
 };
 
@@ -164,7 +164,7 @@ function scriptFor(
   return { script: scriptForVersion(repository, commands, tested), scriptApplies: false };
 }
 
-/** The expected tests of a row, which published rows have as a list or as JSON text. */
+/** Returns the expected tests of a row. In published rows they are a list or JSON text. */
 function testsOf(row: RowFields, field: 'FAIL_TO_PASS' | 'PASS_TO_PASS'): string[] {
   const path = `${PATH}.instance.${field}`;
   return parseAs(z.array(z.string()), jsonOf(row[field], path), path, path);
@@ -183,7 +183,7 @@ function hasTestAssets(assets: unknown): boolean {
   return (test_patch ?? []).length + (patch ?? []).length > 0;
 }
 
-/** Parses a value if it is JSON text. */
+/** Parses a value when it is JSON text, and returns any other value unchanged. */
 function jsonOf(value: unknown, path: string): unknown {
   if (typeof value !== 'string') return value;
   try {

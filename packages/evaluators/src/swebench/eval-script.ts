@@ -2,7 +2,7 @@ import { shellWord } from '@floe-rl/core';
 import type { Repository, TestCommands } from './commands/table.ts';
 import { END_MARKER, EXIT_STATUS_MARKER, START_MARKER } from './log.ts';
 
-/** The part of a row that decides how its tests are run. */
+/** The parts of a row that determine how its tests are run. */
 export type TestedRow = { readonly version: string; readonly testPatch: string };
 
 const CONDA = ['source /opt/miniconda3/bin/activate', 'conda activate testbed'];
@@ -10,12 +10,15 @@ const EXIT_STATUS_VARIABLE = 'SWEBENCH_TEST_EXIT_CODE';
 /** Lines at the start of every evaluation script of the package `swebench`. */
 const PREAMBLE = ['#!/bin/bash', 'set -uxo pipefail'];
 
-/** The script that runs a test command between the markers, in the repository. The test patch has been applied before. */
+/**
+ * Returns the script that runs a test command in the repository and prints the markers around its output. The test patch has already been
+ * applied.
+ */
 export function scriptForCommand(testCommand: string): string {
   return scriptOf(between([testCommand]));
 }
 
-/** The script that runs the tests of a version of a repository, in the repository, as `swebench` 4.1.0 does. */
+/** Returns the script that runs the tests of a version of a repository, in the repository, as `swebench` 4.1.0 does. */
 export function scriptForVersion(repository: Repository, commands: TestCommands, row: TestedRow): string {
   return scriptOf([
     ...(repository.conda ? CONDA : []),
@@ -27,7 +30,8 @@ export function scriptForVersion(repository: Repository, commands: TestCommands,
 }
 
 /**
- * The script of a row that has one, with the exit status of the tests printed after the end marker; `null` when the script lacks a marker.
+ * Returns the script of a row that has one. The script also prints the exit status of the tests after the end marker. Returns `null` when the
+ * script lacks a marker.
  */
 export function scriptOfRow(evalScript: string): string | null {
   const lines = evalScript
@@ -39,7 +43,7 @@ export function scriptOfRow(evalScript: string): string | null {
   return scriptOf([...lines.slice(0, end), ...atEnd(lines[end] ?? ''), ...lines.slice(end + 1)]);
 }
 
-/** Both output streams of the script are written to standard output, because the log has them in the order in which they were written. */
+/** Both output streams of the script are written to standard output, so that the log has them in the order of writing. */
 function scriptOf(lines: readonly string[]): string {
   const [shell, ...options] = PREAMBLE;
   return `${[shell, 'exec 2>&1', ...options, ...lines].join('\n')}\n`;
@@ -63,10 +67,10 @@ function testLines({ appends }: Repository, { test }: TestCommands, row: TestedR
   return [[test, ...names.map(shortestWord)].join(' ')];
 }
 
-/** Ends of the names of files that a test patch may contain and that are no tests. */
+/** Endings of the names of files in a test patch that are not tests. */
 const NOT_TESTS = ['.json', '.png', 'csv', '.txt', '.md', '.jpg', '.jpeg', '.pkl', '.yml', '.yaml', '.toml'];
 
-/** The paths of the files that a patch changes. */
+/** Returns the paths of the files that a patch changes. */
 function pathsOf(patch: string): string[] {
   return [...patch.matchAll(/diff --git a\/.* b\/(.*)/g)].map(([, path = '']) => path);
 }
@@ -83,13 +87,16 @@ function mypyCases(patch: string): string[] {
   return [...patch.matchAll(/\[case ([^\]]+)\]/g)].map(([, name = '']) => name);
 }
 
-/** Versions of wp-calypso whose configuration of Jest is written in JavaScript, and in JSON. */
+/** Versions of wp-calypso, by the name of the file with their configuration of Jest. */
 const CALYPSO_CONFIGS: Readonly<Record<string, readonly string[]>> = {
   'jest.config.js': ['10.10.0', '10.12.0', '10.13.0', '10.14.0', '10.15.2', '10.16.3'],
   'jest.config.json': ['6.11.5', '8.9.1', '8.9.3', '8.9.4', '8.11.0', '8.11.2', '10.4.1', '10.5.0', '10.6.0', '10.9.0'],
 };
 
-/** wp-calypso runs Jest for each file of the test patch. Snapshots stand for the folder of their tests. */
+/**
+ * Returns the commands of wp-calypso, which runs Jest for each file of the test patch. A file with snapshots is replaced by the folder of its
+ * tests.
+ */
 function calypsoLines({ version, testPatch }: TestedRow): string[] {
   const config = Object.entries(CALYPSO_CONFIGS).find(([, versions]) => versions.includes(version))?.[0];
   return pathsOf(testPatch).flatMap((changed) => {
@@ -104,7 +111,7 @@ function calypsoLines({ version, testPatch }: TestedRow): string[] {
   });
 }
 
-/** Quotes a text for the shell where it needs quotes. */
+/** Returns a text as one word of the shell. The text is quoted only when that is necessary. */
 function shortestWord(text: string): string {
   return /^[\w./@+:,-]+$/.test(text) ? text : shellWord(text);
 }

@@ -16,9 +16,11 @@ const MAX_LISTED = 50;
 
 /**
  * Creates the evaluator `swebench`. It grades rows of SWE-bench, SWE-Gym and R2E-Gym with the verdicts of the package `swebench` and of
- * R2E-Gym. The agent's changes are applied in a fresh runtime, the tests of the row replace the agent's changes to these files, and the tests
- * run there. A failure that the agent can cause is a reward of 0. Throws `evaluator_failed` when the fresh runtime has no repository, or
- * another repository than the row.
+ * R2E-Gym. The agent's changes are applied in a fresh runtime. The tests of the row replace the agent's changes to these files, and are run
+ * there.
+ *
+ * A failure that the agent can cause is a reward of 0. Throws `evaluator_failed` when the fresh runtime has no repository, or another
+ * repository than the row.
  */
 export function sweBenchEvaluator(clock: Clock): Evaluator {
   return {
@@ -57,7 +59,7 @@ async function evaluate(
   return gradePatch({ patch_bytes: patch.bytes });
 }
 
-/** Grades the agent's patch, which has been applied. `facts` become part of the details. */
+/** Grades the agent's patch after it was applied. `facts` become part of the details. */
 type Grader = (facts: Record<string, unknown>) => Promise<Evaluation>;
 
 /** Prepares the fresh runtime before the agent's patch is applied there, and returns a function that grades the patch afterwards. */
@@ -86,7 +88,7 @@ async function gradeSweBench(
   await fresh.writeFiles([{ path, content: Buffer.from(row.script) }], options.signal);
   const ran = await runTests(fresh, ['/bin/bash', path], config, options);
   if (ran.timedOut) return failed('test_timeout', { ...facts, test_timeout: config.testTimeoutMs / 1000 });
-  // The script prints each of its lines before it runs them, so code of the agent cannot prevent the first ones.
+  // The script prints each of its lines before it runs them, so code of the agent cannot prevent the first lines.
   if (ran.value.stdout === '' && ran.value.exitCode !== null) throw outputMissing(NAME, 'the lines of the test script');
   const details = { ...facts, ...tailOf(ran.value), output_dropped_bytes: ran.value.droppedBytes };
   const log = await readLog(ran.value.stdout, logParser(row.parser), row.facts, options.signal);

@@ -10,8 +10,8 @@ export type RowTests = { readonly failToPass: readonly string[]; readonly passTo
 export type EvalType = 'pass_and_fail' | 'fail_only';
 
 /**
- * The expected tests of a row. `held`: the test has the expected result. `failed`: it has not. `undecided`: its status is neither a success
- * nor a failure, and does not change the grade.
+ * The expected tests of a row. `held`: the test has the expected result. `failed`: the test does not have it. `undecided`: the status of the
+ * test is neither a success nor a failure, and does not change the grade.
  */
 export type GradedTests = { readonly held: string[]; readonly failed: string[]; readonly undecided: string[] };
 
@@ -69,7 +69,7 @@ function truncatedIds(statuses: TestStatuses, ids: readonly string[]): ReadonlyM
   return new Map(found.flatMap(({ id, first }) => (first === null ? [] : [[id, first] as const])));
 }
 
-/** A truncated id, the status of the first test that begins with it, and how many such tests passed and did not. */
+/** A truncated id, the status of the first test that begins with it, the number of such tests that passed, and the number of the others. */
 type Candidate = { readonly id: string; first: string | null; passed: number; others: number };
 
 function compare(candidate: Candidate, name: string, status: string): void {
@@ -79,7 +79,7 @@ function compare(candidate: Candidate, name: string, status: string): void {
   else candidate.others += 1;
 }
 
-/** An id up to its first bracket. Only ids with the same head can begin alike. */
+/** Returns an id up to its first bracket. Two ids can begin with the same text only if this part is equal. */
 function headOf(id: string): string {
   return id.slice(0, id.indexOf('[') + 1);
 }

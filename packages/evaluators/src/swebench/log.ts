@@ -15,8 +15,8 @@ const FAILURE_MARKERS = [
 ];
 
 /**
- * Why a log proves nothing:
- * - `failure_marker`: it contains a marker that says that the evaluation failed;
+ * The reason why a log proves nothing:
+ * - `failure_marker`: it contains a marker of a failed evaluation;
  * - `markers_missing`: the markers around the output of the tests are missing;
  * - `log_unreadable`: the parser of the repository cannot read it;
  * - `tests_not_run`: it reports no test, and has no other sign that the tests ran;
@@ -43,7 +43,7 @@ export async function readLog(output: string, parser: LogParser, row: RowFacts, 
   const tests = betweenMarkers(log);
   if (tests === null) return invalid('markers_missing');
   let statuses = await completed(parser(tests, row), signal);
-  // Some test runners report outside of the markers, because standard output and standard error are not in order.
+  // Some test runners report outside of the markers, because standard output and standard error may be out of order.
   if (statuses.size === 0 && !statuses.isUnreadable) statuses = await completed(parser(log, row), signal);
   if (statuses.isUnreadable) return invalid('log_unreadable');
   if (statuses.size === 0 && !hasRunTests(log)) return invalid('tests_not_run');
@@ -62,7 +62,7 @@ async function completed<T>(work: Generator<undefined, T, undefined>, signal: Ab
   }
 }
 
-/** Turns `\r\n` and `\r` into `\n`, as Python does when it reads a file as text. */
+/** Replaces `\r\n` and `\r` by `\n`, as Python does when it reads a file as text. */
 function* withoutCarriageReturns(text: string): Generator<undefined, string, undefined> {
   if (!text.includes('\r')) return text;
   const parts: string[] = [];
@@ -73,7 +73,7 @@ function* withoutCarriageReturns(text: string): Generator<undefined, string, und
   return parts.join('');
 }
 
-/** The text after the first start marker, up to the next marker of either kind; `null` when a marker is missing in the log. */
+/** Returns the text after the first start marker, up to the next marker of either kind; `null` when the log lacks a marker. */
 function betweenMarkers(log: string): string | null {
   const marker = log.indexOf(START_MARKER);
   if (marker < 0 || !log.includes(END_MARKER)) return null;
@@ -83,8 +83,8 @@ function betweenMarkers(log: string): string | null {
 }
 
 /**
- * Signs that tests ran, for logs that report no test because all passed. Each begins with a literal text and tests the number before it
- * afterwards, so that the time is linear in the length of the log.
+ * Signs that tests ran, for logs that report no test because all passed. An expression begins with a literal text and then checks the number
+ * before it. The time is therefore linear in the length of the log.
  */
 const SIGNS_OF_TESTS = [
   pattern('Executed [1-9]\\d* of \\d'),

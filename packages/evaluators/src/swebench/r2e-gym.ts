@@ -4,8 +4,8 @@ import { ERROR, FAILED, PASSED } from './parsers/log-parser.ts';
 import { before } from './parsers/python-text.ts';
 
 /**
- * Runs the tests of an R2E-Gym image, which has them in `/r2e_tests` and their script in the repository. Where an image was prepared like
- * R2E-Gym's own sandboxes, both are in `/root`.
+ * Shell script that runs the tests of an R2E-Gym image. The image has the tests in `/r2e_tests` and their script in the repository. When the
+ * image was prepared like R2E-Gym's own sandboxes, both are in `/root`.
  */
 export const R2E_TEST_COMMAND = `
 for tests in /root/r2e_tests /r2e_tests; do
@@ -26,8 +26,8 @@ const MAX_TESTS = 200_000;
 export type R2eGrade = { readonly resolved: boolean; readonly matching: number; readonly reported: number };
 
 /**
- * Returns the statuses of tests in the form in which R2E-Gym compares them: the names have no colours and nothing after ` - `. Where names
- * become equal, the status of the last one in alphabetical order counts.
+ * Returns the statuses of tests in the form in which R2E-Gym compares them. Names have no colours, and end before ` - `. When several names
+ * become equal, the status of the last name in alphabetical order counts.
  */
 export function comparable(statuses: ReadonlyMap<string, string>): Map<string, string> {
   const plain = new Map([...statuses].map(([name, status]) => [name.replaceAll(COLOUR, ''), status]));
@@ -52,7 +52,7 @@ export async function gradeR2e(
   return { resolved: isComplete && areExpected, matching, reported: reported.size };
 }
 
-/** Reads the lines after the first heading of the summary, up to a second one. */
+/** Reads the lines after the first heading of the summary, up to the next heading. */
 async function readSummary(output: string, signal: AbortSignal): Promise<Map<string, string>> {
   const reported = new Map<string, string>();
   const heading = output.indexOf(SUMMARY);
@@ -70,7 +70,7 @@ async function readSummary(output: string, signal: AbortSignal): Promise<Map<str
   return reported;
 }
 
-/** The parts of a test id after the file, joined by dots, and without the reason of a failure. */
+/** Returns the parts of a test id after the file, joined by dots, and without the reason of a failure. */
 function nameIn(line: string, status: string): string {
   const name = line.split('::').slice(1).join('.');
   return status === PASSED ? name : before(name, ' - ');

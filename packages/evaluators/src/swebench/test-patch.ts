@@ -5,8 +5,8 @@ import { newPatchPath, type PatchOptions, runInRepo } from '../patch.ts';
 import type { SweBenchRow } from './config.ts';
 
 /**
- * Shell script that applies the test patch to the base commit in an index of its own. It lists the files that the patch adds, and the files
- * that the patch changes or deletes.
+ * Shell script that applies the test patch to the base commit in a separate index. It lists the files that the patch adds, and the files that
+ * it changes or deletes.
  */
 const CHECK_COMMAND = `
 set -e
@@ -20,7 +20,7 @@ git diff --cached --name-only -z --no-renames --diff-filter=A "$FLOE_BASE" > "$F
 git diff --cached --name-only -z --no-renames --diff-filter=a "$FLOE_BASE" > "$FLOE_PATCH.changed"
 `;
 
-/** Shell script that gives the files of the test patch the content that they have in the base commit, whatever the agent did to them. */
+/** Shell script that restores the files of the test patch to their content in the base commit, whatever the agent changed in them. */
 const RESTORE_COMMAND = `
 set -e
 cd "$(git rev-parse --show-toplevel)"
@@ -38,8 +38,8 @@ git apply --whitespace=nowarn "$FLOE_PATCH"
 export type StoredTestPatch = { readonly env: Readonly<Record<string, string>> };
 
 /**
- * Writes the test patch of a row to a fresh runtime to which no other patch was applied yet. Rejects with `evaluator_failed` when it does not
- * apply to the base commit there, or when bash is missing: the runtime is not made for this row.
+ * Writes the test patch of a row to a fresh runtime before any other patch is applied there. Rejects with `evaluator_failed` when the patch
+ * does not apply to the base commit, or when bash is missing, because the runtime then does not fit the row.
  */
 export async function storeTestPatch(
   fresh: Runtime,
@@ -64,7 +64,7 @@ export async function storeTestPatch(
   );
 }
 
-/** Why the tests could not be put in place after the agent's patch, which must be its cause. */
+/** The reason why the tests could not be put in place after the agent's patch. The agent's patch is then the cause. */
 export type TestPatchProblem = {
   readonly failure: 'test_patch_conflict' | 'apply_timeout';
   readonly details: Record<string, unknown>;

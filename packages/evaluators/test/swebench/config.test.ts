@@ -30,7 +30,7 @@ function rowOf(fields: Record<string, unknown>, config: Record<string, unknown> 
   return row;
 }
 
-/** The lines of a row's script between the markers. */
+/** Returns the lines of a row's script between the markers. */
 function testLines(fields: Record<string, unknown>, config?: Record<string, unknown>): string[] {
   const lines = rowOf(fields, config).script.split('\n');
   return lines.slice(lines.indexOf(": '>>>>> Start Test Output'") + 1, lines.indexOf('SWEBENCH_TEST_EXIT_CODE=$?'));

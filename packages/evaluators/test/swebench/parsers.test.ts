@@ -3,7 +3,7 @@ import { LOG_PARSER_NAMES, type LogParserName, logParser, parserProblem } from '
 
 type Row = { readonly instanceId?: string; readonly version?: string };
 
-/** The statuses that a parser reads from a log; `unreadable` when it gives up. */
+/** Returns the statuses that a parser reads from a log; `unreadable` when it gives up. */
 function parse(name: LogParserName, log: string, { instanceId = 'a__a-1', version = '1.0' }: Row = {}) {
   const parsing = logParser(name)(log, { instanceId, version });
   for (let step = parsing.next(); ; step = parsing.next()) {
@@ -218,7 +218,7 @@ const FORMATS: readonly (readonly [name: LogParserName, log: string, statuses: R
   ['parse_log_cargo', 'test a::b ... ok\ntest c ... FAILED\ntest d ... ignored\ntest e ... ok x', { 'a::b': P, c: F }],
 ];
 
-/** Parsers that have the format of another one. */
+/** Parsers with the same format as another parser. */
 const SHARED: Readonly<Record<string, LogParserName>> = {
   parse_log_astroid: 'parse_log_pytest',
   parse_log_flask: 'parse_log_pytest',

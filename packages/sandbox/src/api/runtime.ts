@@ -27,7 +27,7 @@ export type ExecResult = {
   readonly stderr: string;
   /** Number of bytes of output that were dropped because the output was longer than the spec's `max_output_mb`. */
   readonly droppedBytes: number;
-  /** The limit that the command exceeded and for which it was killed; `null` when no limit was exceeded. */
+  /** The exceeded limit that the command was killed for; `null` when no limit was exceeded. */
   readonly killedBy: 'memory' | 'processes' | null;
   readonly wallMs: number;
 };
@@ -56,11 +56,13 @@ export interface Runtime {
    */
   readonly mcpCommand: readonly string[];
   /**
-   * Runs a command until it ends. A non-zero exit code is a result, not an error. When `signal` aborts, every process of the command is
-   * killed and the promise rejects with the reason of `signal`. Otherwise rejects with `workdir_missing` when `cwd` does not exist, with
-   * `schema_violation` for an environment or arguments that no process can have, or with `runtime_failed`. Once the command has started, it
-   * rejects with `runtime_failed` only when the spawn helper died (detail `helper`): whatever a command can do to its own processes and
-   * files is a result. When the promise settles, all processes of the command have ended, unless the rejection has the detail `unkillable`.
+   * Runs a command until it ends. A non-zero exit code is a result, not an error. When `signal` aborts, every process of the command is killed
+   * and the promise rejects with the reason of `signal`.
+   *
+   * Before the command starts, rejects with `workdir_missing` when `cwd` does not exist, with `schema_violation` for an environment or
+   * arguments that no process can have, or with `runtime_failed`. Once the command has started, rejects with `runtime_failed` only when the
+   * spawn helper died (detail `helper`). Whatever a command does to its own processes and files is a result. When the promise settles, all
+   * processes of the command have ended, unless the rejection has the detail `unkillable`.
    */
   exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult>;
   /**
@@ -85,20 +87,20 @@ export interface Runtime {
    */
   snapshot(signal: AbortSignal): Promise<RuntimeSnapshot>;
   /**
-   * Replaces the sandbox's files by those of a snapshot of this sandbox, or of another one of this node with the same back end and image.
-   * Ends all commands and tools of the sandbox before; what they return then rejects with `runtime_failed`. Rejects with `unsupported`,
-   * with `runtime_failed`, or with the reason of `signal`; the files are then those of before.
+   * Replaces the sandbox's files by the files of a snapshot. The snapshot is of this sandbox, or of another sandbox of this node with the same
+   * back end and image. Ends all commands and tools of the sandbox first, and their calls reject with `runtime_failed`. Rejects with
+   * `unsupported`, with `runtime_failed`, or with the reason of `signal`; the files have then not changed.
    */
   restore(snapshot: RuntimeSnapshot, signal: AbortSignal): Promise<void>;
   /**
-   * Returns this sandbox for work that the user of the agent may not do: commands and files are those of root where the sandbox has more than
-   * one user. Root's commands have root's home directory and find no programs that the user can change. Files are not written, read or run
-   * through links of the user to what others own. Tools of root follow such links.
+   * Returns this sandbox for work that the agent's user may not do. Where the sandbox has more than one user, commands run as root and files
+   * belong to root. Root's commands have root's home directory and find no programs that the user can change. Files are not written, read or
+   * run through links of the user to files of other users. Tools of root do follow such links.
    */
   asRoot(): Runtime;
   /**
-   * Must be called when other proxies listen at the paths of the start request than before. Absent in sandboxes that find a socket by its path
-   * for each connection.
+   * Must be called when the proxies of the start request have been replaced by others that listen at the same paths. Absent in sandboxes that
+   * open the socket at its path for each connection.
    */
   onProxiesReplaced?(): void;
   /** Ends every process of the sandbox and removes its mounts, directories and sockets. May be called twice; never rejects. */
@@ -108,7 +110,7 @@ export interface Runtime {
 /** The files of a sandbox at one moment. No sandbox can change them. They stay in memory or on disk until they are released. */
 export interface RuntimeSnapshot {
   readonly backend: RuntimeBackend;
-  /** Name of the sandbox of which the snapshot was taken. Processes with this name may exist until the snapshot is released. */
+  /** Name of the sandbox that the snapshot was taken from. Processes with this name may exist until the snapshot is released. */
   readonly sandbox: string;
   /** Number of bytes that the files take up. */
   readonly bytes: number;
@@ -133,8 +135,8 @@ export type StartRequest = {
   /** Host directories, such as harness installations, to mount read-only at the given paths in the sandbox. */
   readonly readOnlyMounts: readonly { readonly hostPath: string; readonly sandboxPath: string }[];
   /**
-   * Snapshot whose files the sandbox has from its start; `null` for none. Only for back ends whose snapshots contain all files of a sandbox;
-   * another back end, and one of another image, rejects with `unsupported`.
+   * Snapshot whose files the sandbox has from the start; `null` for none. The start rejects with `unsupported` when the snapshots of the back
+   * end do not contain all files, or when the snapshot is of another image.
    */
   readonly snapshot?: RuntimeSnapshot | null;
   /** Called when a command of the sandbox starts or ends, and at most once a second while it writes output. Must not throw. */
@@ -160,8 +162,8 @@ export interface RuntimeProvider {
   /** Describes the back end on this host. The result applies only where {@link probe} finds no problem. */
   describe(): Promise<RuntimeDescription>;
   /**
-   * Starts a sandbox. Rejects with `runtime_unavailable` when this host cannot run the back end, with `unsupported` or `schema_violation`
-   * for a spec that the back end cannot satisfy, with `runtime_failed` for another failure, or with the reason of `signal`. After a
+   * Starts a sandbox. Rejects with `runtime_unavailable` when this host cannot run the back end, and with `unsupported` or `schema_violation`
+   * for a spec that the back end cannot satisfy. Rejects with `runtime_failed` for another failure, or with the reason of `signal`. After a
    * rejection no part of the sandbox is left.
    */
   start(request: StartRequest, signal: AbortSignal): Promise<Runtime>;
@@ -187,17 +189,17 @@ export type Enforcement = 'kernel' | 'checks' | 'floe' | 'none';
 /** Limits of tasks whose enforcement differs between back ends. */
 export type LimitField = 'memory_mb' | 'max_processes' | 'cpus' | 'storage_mb' | 'max_output_mb';
 
-/** Which snapshots of the files of its sandboxes a back end takes. */
+/** Which snapshots a back end takes of the files of its sandboxes. */
 export type SnapshotSupport = {
   /** `overlay`: files become a layer that is only read; `copy`: they are copied; `none`: there are no snapshots. */
   readonly method: 'overlay' | 'copy' | 'none';
-  /** `all`: all files that commands can write; `workdir`: those of the workdir; `null` without snapshots. */
+  /** The files in a snapshot. `all`: all files that commands can write; `workdir`: the files of the workdir; `null`: there are no snapshots. */
   readonly files: 'all' | 'workdir' | null;
 };
 
 export const NO_SNAPSHOTS: SnapshotSupport = { method: 'none', files: null };
 
-/** The files of which the sandboxes of a back end take snapshots. */
+/** The files that a snapshot contains, for each back end. */
 export const SNAPSHOT_FILES: Readonly<Record<RuntimeBackend, SnapshotSupport['files']>> = {
   bubblewrap: 'all',
   docker: 'workdir',

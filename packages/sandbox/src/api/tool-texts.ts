@@ -14,12 +14,15 @@ export const TOOL_DESCRIPTIONS = {
   listFiles: 'Lists a directory.',
 } as const;
 
-/** Returns those outputs of a run that are not empty, without the newline at their end. */
+/** Returns stdout and stderr of a run, without empty outputs and without the newline at their end. */
 export function outputTexts({ stdout, stderr }: Pick<RunResult, 'stdout' | 'stderr'>): string[] {
   return [stdout, stderr].map((output) => output.replace(/\n$/, '')).filter((output) => output !== '');
 }
 
-/** Returns notes about a run that its output does not show. `what` is what has run the code, such as `shell`. */
+/**
+ * Returns notes about facts of a run that its output does not show, such as a passed time limit. `what` names the program that ran the code,
+ * such as `shell`.
+ */
 export function runNotes(
   { timedOut, processEnd, droppedBytes }: Pick<RunResult, 'timedOut' | 'processEnd' | 'droppedBytes'>,
   what: string,
@@ -43,7 +46,7 @@ export function listingLines({ entries, isPartial }: DirectoryListing): string {
   return [...lines, ...(isPartial ? ['[there are more entries]'] : [])].join('\n');
 }
 
-/** Returns what a tool says about replaced text. */
+/** Returns a tool's report of how many texts it replaced. */
 export function replacedText(count: number): string {
   return `replaced ${count} occurrence${count === 1 ? '' : 's'}`;
 }

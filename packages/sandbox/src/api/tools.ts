@@ -55,9 +55,9 @@ export type RunOptions = {
 export const PROCESS_ENDS = ['exited', 'killed', 'broken'] as const;
 
 /**
- * How the process of a shell or of Python ended: it exited by itself, it was killed because the code did not end in time, or it was killed
- * because it no longer followed the protocol, which happens only when the code manipulates it. The state is then lost, and the next run
- * starts a new process.
+ * How the process of a shell or of Python ended. It exited by itself, it was killed because the code did not end in time, or it was killed
+ * because it no longer followed the protocol. The last happens only when the code manipulates the process. The state is lost in all three
+ * cases, and the next run starts a new process.
  */
 export type ProcessEnd = (typeof PROCESS_ENDS)[number];
 
@@ -70,7 +70,7 @@ export type RunResult = {
   readonly timedOut: boolean;
   /** Whether a new process was started for this run, so that it found no state of earlier runs. */
   readonly isFirst: boolean;
-  /** How the process ended in which the code ran; `null` when it continues to run and has kept its state. */
+  /** How the process that ran the code has ended; `null` when it continues to run and has kept its state. */
   readonly processEnd: ProcessEnd | null;
   readonly wallMs: number;
 };
@@ -101,14 +101,17 @@ export type BrowserOptions = {
 /** Where an action happens: a point in pixels from the top left corner of the visible part of the page, or the number of an element. */
 export type BrowserPlace = { readonly x: number; readonly y: number } | { readonly element: number };
 
-/** What a browser is to do. */
+/** An action of a browser. */
 export type BrowserAction =
   | { readonly action: 'screenshot' }
   /** Opens an address: `http`, `https`, `file`, `data` or `about`. */
   | { readonly action: 'goto'; readonly url: string }
   /** Clicks with the left button. */
   | { readonly action: 'click'; readonly place: BrowserPlace; readonly count: 1 | 2 }
-  /** Types into what has the focus, or into what is at a place. In a list of options, chooses the option with this name. */
+  /**
+   * Types into the element at a place, or into the focused element when `place` is `null`. In a list of options, chooses the option with this
+   * name.
+   */
   | { readonly action: 'type'; readonly text: string; readonly place: BrowserPlace | null }
   /** Presses a key, such as `Enter` or `ctrl+a`. */
   | { readonly action: 'key'; readonly keys: string }
@@ -116,7 +119,7 @@ export type BrowserAction =
   | { readonly action: 'scroll'; readonly place: BrowserPlace | null; readonly dx: number; readonly dy: number }
   | { readonly action: 'wait'; readonly ms: number };
 
-/** One run of a browser, which is given as JSON. All but the action is the same for all runs of a session. */
+/** One run of a browser, passed as JSON. All fields but the action are the same for all runs of a session. */
 export type BrowserRequest = {
   readonly action: BrowserAction;
   /** Size of the visible part of pages in pixels. */
@@ -202,7 +205,7 @@ export type DirectoryListing = {
 
 /** How the box server of tools was lost. */
 export type ToolsLoss = {
-  /** The error with which the operations on the tools reject. */
+  /** The error of every operation on the tools: their promises reject with it. */
   readonly error: FloeError;
   /** Whether processes of the sandbox can have caused the loss; false when the container engine, the spawn helper or the host failed. */
   readonly byAgent: boolean;

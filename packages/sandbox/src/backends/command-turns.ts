@@ -1,12 +1,12 @@
 import { FloeError, linkAbort, raceAbort } from '@floe-rl/core';
 
-/** What the commands of a sandbox use until its files are frozen or restored. */
+/** State that commands of a sandbox use. It is replaced when the sandbox's files are frozen or restored. */
 export type CommandState = {
   /** Aborted to end the commands. */
   readonly ended: AbortController;
 };
 
-/** Lets either commands of a sandbox run, or one change of all its files. */
+/** Runs either commands of a sandbox or one change of all its files, and never both at the same time. */
 export class CommandTurns<State extends CommandState> {
   private current: State;
   private changing: Promise<unknown> = Promise.resolve();
@@ -28,8 +28,8 @@ export class CommandTurns<State extends CommandState> {
   }
 
   /**
-   * Calls `work` with the state and with a signal that aborts like `signal`, or when the files are restored. Waits for a running change
-   * before. No change begins until `work` has settled.
+   * Waits for a running change to end. Then calls `work` with the state and with a signal that aborts like `signal`, or when the files are
+   * restored. No change begins until `work` has settled.
    */
   async use<T>(signal: AbortSignal, work: (state: State, signal: AbortSignal) => Promise<T>): Promise<T> {
     for (let awaited: unknown = null; awaited !== this.changing; ) {
@@ -49,8 +49,8 @@ export class CommandTurns<State extends CommandState> {
   }
 
   /**
-   * Calls `work`, which returns the state after it. Resolves with the state before it. Rejects with `runtime_failed` while commands run, and
-   * like `work`.
+   * Calls `work`, which returns the next state. Resolves with the previous state. Rejects with `runtime_failed` while commands run, and like
+   * `work`.
    */
   whenIdle(work: (from: State) => Promise<State>): Promise<State> {
     return this.change(async (from) => {
@@ -62,7 +62,7 @@ export class CommandTurns<State extends CommandState> {
     });
   }
 
-  /** Ends all commands with `reason`, and calls `work`, which returns the state after it. Rejects like `work`. */
+  /** Ends all commands with `reason`. Then calls `work`, which returns the next state. Rejects like `work`. */
   async afterEnding(reason: unknown, work: (from: State) => Promise<State>): Promise<void> {
     await this.change(async (from) => {
       from.ended.abort(reason);
@@ -87,7 +87,7 @@ export class CommandTurns<State extends CommandState> {
   }
 }
 
-/** Returns the reason with which commands and tools of a sandbox end when its files are restored. */
+/** Returns the reason for the end of a sandbox's commands and tools when its files are restored. */
 export function restoredError(name: string): FloeError {
   const problem = `the files of sandbox ${name} were restored while this was running`;
   return new FloeError('runtime_failed', problem, { restored: true });

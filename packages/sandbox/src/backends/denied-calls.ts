@@ -1,7 +1,7 @@
 /** Processor architectures for which floe has a system call filter, as the kernel names them. */
 export type Architecture = 'x86_64' | 'aarch64';
 
-/** Error with which a denied call fails. */
+/** Error of a denied call. */
 export type DeniedErrno = 'ENOSYS' | 'EPERM' | 'EAFNOSUPPORT';
 
 /**

@@ -14,8 +14,8 @@ export function requireImage(backend: RuntimeBackend, image: string | null): str
 }
 
 /**
- * Finds an image on this machine: an absolute path, which need not exist, or an image of a registry. Throws `unsupported` for the latter when
- * `images` is `null`.
+ * Finds an image on this machine: an absolute path, which need not exist, or an image of a registry. Throws `unsupported` for an image of a
+ * registry when `images` is `null`.
  */
 export async function hostImage(images: NodeImages | null, image: string, signal: AbortSignal): Promise<HostImage> {
   if (image.startsWith('/')) return { path: image, env: {} };

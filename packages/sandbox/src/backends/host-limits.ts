@@ -14,8 +14,8 @@ import { CHECK_INTERVAL_MS } from '../spawn/process-watch.ts';
 /** Size in bytes of the blocks in which `ulimit -f` of a POSIX shell takes the maximum file size (RLIMIT_FSIZE). */
 const ULIMIT_BLOCK_BYTES = 512;
 /**
- * Number of tasks by which RLIMIT_NPROC is higher than the task limit of a sandbox. With this margin the checks detect that the limit is
- * exceeded before a fork fails.
+ * RLIMIT_NPROC of a sandbox is its task limit plus this number. With this margin the checks detect that the limit is exceeded before a fork
+ * fails.
  */
 const SPARE_TASKS = 8;
 
@@ -25,8 +25,8 @@ export function fileBlocks({ max_file_mb }: Pick<RuntimeSpec, 'max_file_mb'>): s
 }
 
 /**
- * Returns the RLIMIT_NPROC of a sandbox with this task limit; `null` where it would count other processes of the host too. Since Linux 5.14 it
- * counts the processes of each user namespace separately.
+ * Returns the RLIMIT_NPROC of a sandbox with this task limit. Returns `null` before Linux 5.14, where the limit would also count other
+ * processes of the host. Since Linux 5.14 it counts the processes of each user namespace separately.
  */
 export function processLimit(taskCount: number): string | null {
   return atLeastLinux(5, 14) ? String(taskCount + SPARE_TASKS) : null;

@@ -50,7 +50,7 @@ export interface HostBackend<Image, Shared> extends Pick<RuntimeProvider, 'backe
   check(request: StartRequest): Promise<void> | void;
   /** Finds the image that a task names; `null` when it names none. */
   imageOf(reference: string | null, signal: AbortSignal): Promise<Image>;
-  /** Makes the files that all sandboxes share, in the directory of this process. It is called once, or until it succeeds. */
+  /** Makes the files that all sandboxes share, in the directory of this process. It is called until it has succeeded once. */
   prepare(dir: string): Promise<Shared>;
   /** Starts a sandbox. Ends all its processes before it rejects. */
   startIn(start: SandboxStart<Image, Shared>, signal: AbortSignal): Promise<Runtime>;

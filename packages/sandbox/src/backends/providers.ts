@@ -37,14 +37,14 @@ export type RuntimeProviderOptions = {
   /** Whether tasks may request `network: host`; default: false. */
   readonly allowHostNetwork?: boolean | undefined;
   /**
-   * Owner in the labels of the sandboxes' processes. A label is an environment variable by which a restarted gateway finds and ends
-   * processes that an earlier gateway left. Default: a new random owner, so that no other gateway ends these processes.
+   * Owner in the labels of the sandboxes' processes. A label is an environment variable. With it, a restarted gateway finds and ends processes
+   * that an earlier gateway left. Default: a new random owner, so that no other gateway ends these processes.
    */
   readonly owner?: Owner | undefined;
 };
 
 /**
- * Creates the providers of all sandbox back ends, even of those that do not work on this host. `RuntimeProvider.probe` checks whether a
+ * Creates the providers of all sandbox back ends, including back ends that do not work on this host. `RuntimeProvider.probe` checks whether a
  * back end works.
  */
 export function createRuntimeProviders(options: RuntimeProviderOptions): Map<RuntimeBackend, RuntimeProvider> {

@@ -3,8 +3,8 @@ import type { RuntimeBackend, RuntimeReuse } from '@floe-rl/core/schema';
 import { SNAPSHOT_FILES } from '../api/runtime.ts';
 
 /**
- * Back ends that end all processes of a command although another command runs. In the others, a process that hides the marks by which floe
- * finds it can run until no command does.
+ * Back ends that can end all processes of a command while another command runs. In other back ends, a process that hides the marks that floe
+ * searches for can run until no command runs.
  */
 const SEPARATE_COMMANDS: readonly RuntimeBackend[] = ['bubblewrap'];
 

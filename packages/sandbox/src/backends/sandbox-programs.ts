@@ -13,7 +13,7 @@ export type SandboxPrograms<Name extends string> = {
   readonly dir: string;
   /** Path of each program, by its name, relative to the directory. */
   readonly paths: Readonly<Record<Name, string>>;
-  /** File name of the dynamic loader with which Node is started in a sandbox; `null` when Node is statically linked. */
+  /** File name of the dynamic loader that starts Node in a sandbox; `null` when Node is statically linked. */
   readonly loader: string | null;
 };
 

@@ -1,6 +1,6 @@
 import type { DeniedCall } from './denied-calls.ts';
 
-/** Numbers of the errors with which denied calls fail, on Linux. */
+/** Numbers of the errors of denied calls, on Linux. */
 const ERRNO = { EPERM: 1, ENOSYS: 38, EAFNOSUPPORT: 97 } as const;
 
 type Argument = { readonly index: 0; readonly op: string; readonly value: number; readonly valueTwo?: number };

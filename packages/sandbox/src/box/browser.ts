@@ -35,7 +35,7 @@ export function browserDialect(settings: ProcessSettings): Dialect {
   };
 }
 
-/** Returns the command that runs Node in the sandbox. Where a dynamic loader was started with it, it is the program of this process. */
+/** Returns the command that runs Node in the sandbox. When a dynamic loader started Node, the loader is the program of this process. */
 function nodeArgv(): string[] {
   const own = readFileSync('/proc/self/cmdline', 'utf8').split('\0');
   const options = own.findIndex((argument, index) => index > 0 && argument.startsWith('--max-'));

@@ -95,11 +95,11 @@ type Subject = 'files' | 'tools';
 type ToolQuestion = Extract<ToolRequest, { readonly id: number }>;
 type ToolNotice = Exclude<ToolRequest, { readonly id: number }>;
 
-/** How a box server ended that had not been asked to. */
+/** How a box server ended that the gateway had not asked to end. */
 export type BoxEnd = {
   /** Whether the agent can have caused the end; false when the container engine, the spawn helper or the host failed. */
   readonly byAgent: boolean;
-  /** The limit that a program of the agent exceeded; `null` when it was none, or is not known. */
+  /** The limit that a program of the agent exceeded; `null` when no limit was exceeded, or the cause is not known. */
   readonly killedBy: 'memory' | 'processes' | null;
 };
 
@@ -129,7 +129,7 @@ export class BoxConnection {
   private isReady = false;
   private isClosed = false;
   private frames = 0;
-  /** The message that has a time limit, because a part of it has arrived, by its number; `null` for none. */
+  /** Number of the incomplete message whose time limit is running; `null` when there is none. */
   private timedFrame: number | null = null;
   private cancelFrameLimit = (): void => {};
 
@@ -169,7 +169,7 @@ export class BoxConnection {
     return this.ask('tools', request, body) as Promise<ToolAnswer>;
   }
 
-  /** Returns a number for a shell or a Python process that no other one of this connection has. */
+  /** Returns a number for a shell or a Python process that no other process of this connection has. */
   newProcessNumber(): number {
     return this.nextProcess++;
   }
@@ -212,7 +212,7 @@ export class BoxConnection {
     this.socket.destroy();
   }
 
-  /** Ends the connection and rejects everything that waits for a reply. `why` completes "the connection is lost: ...". */
+  /** Ends the connection and rejects all pending requests. `why` completes "the connection is lost: ...". */
   lose(why: string): void {
     if (this.isClosed) return;
     this.isClosed = true;
@@ -234,7 +234,7 @@ export class BoxConnection {
     }
   }
 
-  /** Limits the time of a message of which only a part has arrived. */
+  /** Starts a time limit when only a part of a message has arrived. The connection is given up when the rest does not arrive in time. */
   private limitFrame(): void {
     const open = this.reader.isInFrame ? this.frames : null;
     if (open === this.timedFrame) return;
@@ -288,7 +288,7 @@ export class BoxConnection {
     });
   }
 
-  /** Throws an `Error` when the message is not valid, or no request waits for it. */
+  /** Throws an `Error` when the message is not valid, or is a reply to no pending request. */
   private receive({ header, body }: Frame): void {
     this.frames += 1;
     const reply = replySchema.parse(header);
@@ -369,7 +369,7 @@ export class BoxListener {
   private readonly socketPath: string;
   private readonly directory: FileHandle | null;
   private readonly ready: Promise<BoxConnection>;
-  /** The connection of the box server until {@link accept} returns it. */
+  /** The connection of the box server; `null` before it connects and after {@link accept} has returned it. */
   private pending: BoxConnection | null = null;
 
   /** `directory` is the directory of the socket, if the socket's address contains its descriptor. */
@@ -377,7 +377,7 @@ export class BoxListener {
     this.server = server;
     this.socketPath = socketPath;
     this.directory = directory;
-    // The box server can connect before its sandbox is reported as started, and so before the call of `accept`.
+    // The box server can connect before its sandbox is reported as started. `accept` is then called after the connection.
     this.ready = new Promise((resolve) => {
       server.once('connection', (socket) => {
         server.on('connection', (other) => other.destroy());
@@ -391,7 +391,8 @@ export class BoxListener {
   /** Listens on the socket. */
   static async open(socketPath: string, options: BoxConnectionOptions): Promise<BoxListener> {
     const server = createServer();
-    // The state directory of a gateway can be longer than the path of a socket. The address of its descriptor never is.
+    // The path in the state directory of a gateway can be longer than the path of a socket may be. An address that contains the directory's
+    // descriptor is always short enough.
     const isLong = Buffer.byteLength(socketPath) > MAX_SOCKET_PATH_BYTES;
     const directory = isLong ? await open(dirname(socketPath)) : null;
     const listener = new BoxListener(server, socketPath, directory, options);
@@ -403,7 +404,8 @@ export class BoxListener {
           resolve,
         );
       });
-      // The directory of the socket protects it on the host. In the sandbox, its user may have another id.
+      // On the host, the permissions of the socket's directory protect it. In the sandbox, the user of the box server may have another id than
+      // on the host.
       await chmod(socketPath, 0o666);
       return listener;
     } catch (error) {
@@ -413,8 +415,8 @@ export class BoxListener {
   }
 
   /**
-   * Waits for the first connection, which is that of the box server because it connects before it runs any command, and until the box server
-   * is ready. No other connection is accepted. Rejects with the reason of `signal`, or with the error with which `failed` rejects.
+   * Waits for the first connection, and then until the box server is ready. The first connection is the box server's, because the box server
+   * connects before it runs any command. No other connection is accepted. Rejects with the reason of `signal`, or with the error of `failed`.
    */
   async accept(failed: Promise<never>, signal: AbortSignal): Promise<BoxConnection> {
     try {

@@ -6,7 +6,7 @@ import { refuseForeignLinks, refuseUnreadable } from './ownership.ts';
 import { rootVariables } from './users.ts';
 
 const CREATE_FLAGS = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
-/** Permissions of a directory with which every user can reach the files in it. */
+/** Permission bits that let every user pass through a directory to the files in it. */
 const PASS_BITS = 0o111;
 const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK;
 
@@ -44,7 +44,7 @@ export class BoxFiles {
     );
   }
 
-  /** Remembers how far a file is written. Its failure is reported when the gateway closes the file, which can be later. */
+  /** Stores the promise of the file's last write. A failure is reported when the gateway closes the file, which can be later. */
   private continueFile(id: number, written: Promise<FileHandle>): void {
     written.catch(() => {});
     this.open.set(id, written);
@@ -104,7 +104,7 @@ export class BoxFiles {
   }
 }
 
-/** Creates a directory with its missing parents. Those that are created belong to the owner. */
+/** Creates a directory with its missing parents. The new directories belong to the owner. */
 async function makeDirectories(path: string, owner: FileOwner): Promise<void> {
   if (await isDirectory(path)) return;
   await makeDirectories(dirname(path), owner);

@@ -22,7 +22,10 @@ export function encodeFrame(header: object, body: Buffer = EMPTY): Buffer[] {
   return body.length === 0 ? [lengths, json] : [lengths, json, body];
 }
 
-/** Reads frames from chunks of bytes, and calls `onFrame` for each. Its memory follows the bytes that have arrived, however they are split. */
+/**
+ * Reads frames from chunks of bytes, and calls `onFrame` for each. Its memory grows with the received bytes and not with the announced length
+ * of a frame, however the bytes are split.
+ */
 export class FrameReader {
   private readonly limits: FrameLimits;
   private readonly onFrame: (frame: Frame) => void;

@@ -1,14 +1,14 @@
 import { type Clock, scheduleAfterInput } from '@floe-rl/core';
 import type { BoxConnection } from './connection.ts';
 
-/** Interval in milliseconds of the checks whether a box server that owes an answer shows a sign of life. */
+/** Interval in milliseconds of the checks for a sign of life from a box server with a pending request. */
 const CHECK_MS = 3_000;
-/** Number of checks in a row without a sign of life after which the box server counts as stopped. */
+/** After this many checks in a row without a sign of life, the box server counts as stopped. */
 const MAX_SILENT_CHECKS = 5;
 
 /**
- * Detects a box server that is stopped, while answers of it are awaited. It counts checks instead of time, so that a gateway that was itself
- * suspended does not blame the box server.
+ * Detects that a box server with pending requests is stopped. It counts checks instead of time, so that a box server is not taken for stopped
+ * when the gateway itself was suspended.
  */
 export class Heartbeat {
   private readonly clock: Clock;
@@ -50,7 +50,7 @@ export class Heartbeat {
   private check(): void {
     const { receivedBytes, hasEnded } = this.connection;
     if (hasEnded) return;
-    // Any byte is a sign of life, because a long answer delays the one to the ping. The connection limits the time of each message.
+    // Any byte is a sign of life, because a long answer delays the answer to the ping. The connection limits the time of each message.
     if (receivedBytes !== this.seenBytes) this.silentChecks = 0;
     else if (this.isAsked) this.silentChecks += 1;
     this.seenBytes = receivedBytes;

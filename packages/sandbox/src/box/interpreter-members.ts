@@ -13,7 +13,7 @@ const MAX_POLL_MS = 100;
 /** Maximum number of these checks, because a process can hang in the kernel. */
 const MAX_POLLS = 100;
 
-/** The processes of one interpreter: those of its process group, its descendants, and those with its mark in their environment. */
+/** The processes of one interpreter: the members of its process group, its descendants, and processes with its mark in their environment. */
 export class InterpreterMembers {
   readonly pid: number;
   private readonly marker: string;

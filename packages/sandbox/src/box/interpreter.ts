@@ -7,9 +7,15 @@ import { InterpreterMembers } from './interpreter-members.ts';
 import { MarkedOutput, markerOf } from './marked-output.ts';
 import type { ToolRunLimits } from './tool-messages.ts';
 
-/** Time in milliseconds that code has to end after an interrupt before its processes are killed, and then before its interpreter is. */
+/**
+ * Time in milliseconds that code has to end after an interrupt before its processes are killed. After the same time again, its interpreter is
+ * killed.
+ */
 const END_MS = 1_000;
-/** Interval in milliseconds at which the end of a run is requested once more after an interrupt, which can make a shell discard its input. */
+/**
+ * Interval in milliseconds at which the end of a run is requested again after an interrupt. An interrupt can make a shell discard its input,
+ * and with it an earlier request.
+ */
 const REPEAT_MS = 250;
 /** Maximum time in milliseconds for the start of an interpreter. */
 const START_MS = 60_000;
@@ -22,7 +28,7 @@ const MAX_LINE_BYTES = 256;
 const START_OUTPUT_BYTES = 4_096;
 const EMPTY = Buffer.alloc(0);
 
-/** How runs are exchanged with one kind of interpreter. */
+/** How floe starts one kind of interpreter and runs code in it. */
 export type Dialect = {
   readonly argv: readonly string[];
   readonly cwd: string;
@@ -35,16 +41,19 @@ export type Dialect = {
   readonly readsControl: boolean;
   /** Maximum length in bytes of the data that follows a line `E` of the control stream. */
   readonly maxDetailBytes: number;
-  /** The first input. */
+  /** Input that is sent before the first run. */
   readonly setUp: Buffer;
   /**
-   * Input with which a run starts. The interpreter writes `A <nonce>` to the control stream when the code starts. When it has ended, it
-   * writes the marker to its outputs and `E <nonce> <exit code> <length>` to the control stream, followed by data of that length.
+   * Returns the input that starts a run. The interpreter writes `A <nonce>` to the control stream when the code starts. When the code has
+   * ended, it writes the marker to its outputs and `E <nonce> <exit code> <length>` to the control stream, followed by data of that length.
    */
   begin(nonce: string, code: Buffer, lastExitCode: number): Buffer;
   /** Input that makes the interpreter report the end of a run; `null` when it does so by itself. */
   finish(nonce: string): Buffer | null;
-  /** Whether the interpreter reads ahead, and can lose what it has read. The input for the end is then sent when the code has started. */
+  /**
+   * Whether the interpreter reads ahead, and can lose input that it has read. The input of {@link finish} is then sent only after the code has
+   * started.
+   */
   readonly readsAhead: boolean;
 };
 
@@ -90,7 +99,7 @@ export class Interpreter {
   private lastExitCode = 0;
   private processEnd: ProcessEnd = 'exited';
   private exit: { readonly exitCode: number | null; readonly signal: string | null } | null = null;
-  /** Resolves when the process has ended and nothing that it started is alive. */
+  /** Resolves when the process and all processes that it started have ended. */
   readonly ended: Promise<void>;
 
   private constructor(dialect: Dialect, child: ChildProcess, pid: number) {
@@ -135,7 +144,10 @@ export class Interpreter {
     return new Interpreter(dialect, child, child.pid);
   }
 
-  /** Prepares the process for runs. Rejects with a {@link ToolError} when it ends instead; nothing that it started is then alive. */
+  /**
+   * Prepares the process for runs. Rejects with a {@link ToolError} when the process ends instead. All processes that it started have then
+   * ended too.
+   */
   async setUp(): Promise<void> {
     this.write(this.dialect.setUp);
     const limits = { timeoutMs: START_MS, maxOutputBytes: START_OUTPUT_BYTES, killsRest: false };
@@ -150,7 +162,7 @@ export class Interpreter {
     return this.exit !== null;
   }
 
-  /** Runs code. When another process end than `null` is returned, the interpreter has ended. */
+  /** Runs code. When the returned process end is not `null`, the interpreter has ended. */
   async execute(code: Buffer, limits: ToolRunLimits): Promise<Ending> {
     if (this.repeatedNonce !== null) await this.synchronize();
     const before = limits.killsRest ? this.members.list() : null;
@@ -159,7 +171,7 @@ export class Interpreter {
     return ending;
   }
 
-  /** Sends SIGINT to the running code, or as soon as it has started. */
+  /** Sends SIGINT to the running code. If the code has not started yet, sends it at the start. */
   interrupt(): void {
     const { run } = this;
     if (run === null || run.end !== null) return;
@@ -215,7 +227,7 @@ export class Interpreter {
     });
   }
 
-  /** Runs nothing, and drops what the process reports more than once about the last run. */
+  /** Runs empty code. Repeated reports of the previous run's end arrive before the end of this run and are dropped. */
   private async synchronize(): Promise<void> {
     const exitCode = this.lastExitCode;
     await this.perform(EMPTY, { timeoutMs: END_MS, maxOutputBytes: START_OUTPUT_BYTES, killsRest: false });
@@ -223,7 +235,7 @@ export class Interpreter {
     this.lastExitCode = exitCode;
   }
 
-  /** Interrupts a run, then kills its processes, and then the interpreter, until the run ends. */
+  /** Interrupts a run. If the run does not end in time, kills its processes, and then the interpreter. */
   private endRun(run: Run): void {
     run.cancelTimer();
     this.interrupt();
@@ -233,7 +245,7 @@ export class Interpreter {
     });
   }
 
-  /** Requests the end of an interrupted run once more, until it is reported. */
+  /** Requests the end of an interrupted run at intervals until the end is reported. */
   private repeatFinish(run: Run): void {
     const finish = this.dialect.finish(run.nonce);
     if (this.run !== run || finish === null || this.exit !== null) return;
@@ -268,7 +280,10 @@ export class Interpreter {
     }
   }
 
-  /** Reads a line of the control stream. Any line that the running code has no reason to write ends the interpreter. */
+  /**
+   * Reads a line of the control stream. Ends the interpreter after a line that the protocol does not allow, because only the running code can
+   * have written it.
+   */
   private readLine(line: string): void {
     const [, kind, nonce, exitCode, bytes] = /^([AE]) ([0-9a-f]{32})(?: (\d{1,3}) (\d{1,9}))?$/.exec(line) ?? [];
     const { run } = this;
@@ -293,7 +308,7 @@ export class Interpreter {
     run.end = { exitCode, detail };
     this.lastExitCode = exitCode;
     run.cancelTimer();
-    // When a marker does not arrive, the code has closed or replaced the outputs of the interpreter.
+    // If a marker does not arrive in time, the code has closed or replaced the outputs of the interpreter.
     run.cancelTimer = scheduleAfterInput(systemClock, MARKER_MS, () => this.break());
     this.settleWhenComplete(run);
   }

@@ -3,7 +3,7 @@ import { CappedOutput } from '../spawn/capped-output.ts';
 
 /** First byte of every marker: the ASCII control character "record separator", which is rare in output. */
 const FIRST_BYTE = 0x1e;
-/** Maximum number of bytes that are kept of what background processes write while no code runs. */
+/** Maximum number of kept bytes of the output of background processes while no code runs. */
 const BETWEEN_BYTES = 64 * 1024;
 const EMPTY = Buffer.alloc(0);
 
@@ -13,8 +13,8 @@ export function markerOf(nonce: string): Buffer {
 }
 
 /**
- * Output of a process that runs one piece of code after another. A marker in the stream ends the output of a run; what arrives later belongs
- * to the next run.
+ * Output of a process that runs one piece of code after another. A marker in the stream ends the output of a run. Later output belongs to the
+ * next run.
  */
 export class MarkedOutput {
   private readonly stream: Readable;
@@ -33,7 +33,7 @@ export class MarkedOutput {
     stream.on('error', () => {});
   }
 
-  /** Starts the output of a run that ends with `marker`, of which at most `maxBytes` are kept. */
+  /** Starts the output of a run that ends with `marker`. At most `maxBytes` of the output are kept. */
   expect(marker: Buffer, maxBytes: number): void {
     const next = new CappedOutput(maxBytes);
     next.push(this.output.bytes());

@@ -8,7 +8,7 @@ const INVALID_REQUEST = -32_600;
 const METHOD_NOT_FOUND = -32_601;
 const INVALID_PARAMS = -32_602;
 const INTERNAL_ERROR = -32_603;
-/** Maximum length in characters of a message. A longer one ends the server, because its end cannot be found otherwise. */
+/** Maximum length in characters of a message. A longer message ends the server, because the server does not keep it to find its end. */
 const MAX_MESSAGE = 64 * 1024 * 1024;
 
 type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
@@ -23,7 +23,10 @@ export type McpTool = {
   readonly description: string;
   /** JSON schema of the arguments. */
   readonly inputSchema: { readonly [name: string]: Json };
-  /** Runs the tool. `onCancel` registers what a cancellation by the client calls. Throws an {@link ArgumentError} for wrong arguments. */
+  /**
+   * Runs the tool. `onCancel` registers a function that is called when the client cancels the call. Throws an {@link ArgumentError} for wrong
+   * arguments.
+   */
   call(args: Readonly<Record<string, unknown>>, onCancel: (cancel: () => void) => void): Promise<McpToolResult>;
 };
 
@@ -105,7 +108,7 @@ export class McpServer {
     );
   }
 
-  /** Resolves with the result of a request; `null` when it is not to be answered. */
+  /** Resolves with the result of a request; `null` when the request gets no answer. */
   private async answer(id: Id, method: string, params: Readonly<Record<string, unknown>>): Promise<object | null> {
     switch (method) {
       case 'initialize': {

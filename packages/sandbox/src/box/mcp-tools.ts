@@ -92,7 +92,7 @@ export function mcpTools(shell: ToolSession, python: ToolSession, files: TextFil
 /** The last run of each process. Agents may call a tool several times at once, and a process runs one piece of code at a time. */
 const lastRuns = new WeakMap<ToolSession, Promise<unknown>>();
 
-/** Runs code after the earlier runs of the same process, unless it is cancelled before. */
+/** Runs code after the earlier runs of the same process have ended. Does not run it if it is cancelled before. */
 function inTurn<T>(session: ToolSession, onCancel: (cancel: () => void) => void, run: () => Promise<T>): Promise<T> {
   let isCancelled = false;
   onCancel(() => {

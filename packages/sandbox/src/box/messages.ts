@@ -4,16 +4,16 @@ import type { ToolReply, ToolRequest } from './tool-messages.ts';
 import type { SandboxUser } from './users.ts';
 
 /*
- * Messages between a gateway and the box server of a sandbox, as headers of frames. The messages about commands are those of the spawn
- * helper; their bytes are in the body of the frame.
+ * Messages between a gateway and the box server of a sandbox, as headers of frames. For commands, the messages are the same as with the spawn
+ * helper, with their bytes in the body of the frame.
  */
 
-/** User and group whose files are read or created; `null` for those of the box server. */
+/** User and group that files are read or created as; `null` for the user and group of the box server. */
 export type FileOwner = UserIds | null;
 
 /** A request about files. `id` is repeated in the reply. A relative path is not allowed. */
 export type FileRequest =
-  /** Resolves with `done` when the path is a directory, and with `absent` otherwise. `owner` is who works in it. */
+  /** Answered by `done` when the path is a directory, and by `absent` otherwise. `owner` is the user that works in the directory. */
   | { readonly type: 'check_directory'; readonly id: number; readonly path: string; readonly owner: FileOwner }
   /** Opens a new file that replaces an existing one, and creates its parent directories. Not answered, unlike `close_file`. */
   | {
@@ -27,7 +27,7 @@ export type FileRequest =
   | { readonly type: 'append'; readonly id: number }
   /** Closes the open file with this id. The answer also reports failures of `create_file` and `append`. */
   | { readonly type: 'close_file'; readonly id: number }
-  /** Creates a directory with its missing parents, which belong to `owner`; with `adopts`, an existing directory does too. */
+  /** Creates a directory with its missing parents, which belong to `owner`. With `adopts`, an existing directory is given to `owner` too. */
   | {
       readonly type: 'create_directory';
       readonly id: number;
@@ -45,14 +45,17 @@ export type FileRequest =
     }
   /** Lets all users pass through the directories that contain the path. */
   | { readonly type: 'make_reachable'; readonly id: number; readonly path: string }
-  /** Answered by `done` with the variables for commands of root, beside those of this user, as JSON in the body. */
+  /**
+   * Asks for the variables of root's commands. `user` and `variables` describe the sandbox's user. Answered by `done` with root's variables as
+   * JSON in the body.
+   */
   | {
       readonly type: 'root_variables';
       readonly id: number;
       readonly user: UserIds;
       readonly variables: Readonly<Record<string, string>>;
     }
-  /** Reads a regular file, which `owner` must be allowed to read: answered by `done` with the content as body, by `absent`, or by `too_large`. */
+  /** Reads a regular file that `owner` may read. Answered by `done` with the content as body, by `absent`, or by `too_large`. */
   | {
       readonly type: 'read_file';
       readonly id: number;
@@ -60,7 +63,7 @@ export type FileRequest =
       readonly maxBytes: number;
       readonly owner: FileOwner;
     }
-  /** Reads the bytes of a regular file from an offset, at most `maxBytes`: answered as `read_file`, with an empty body at the end of the file. */
+  /** Reads at most `maxBytes` bytes of a regular file from an offset. Answered like `read_file`, with an empty body at the end of the file. */
   | {
       readonly type: 'read_part';
       readonly id: number;
@@ -75,7 +78,7 @@ export type FileReply =
   | { readonly type: 'file_too_large'; readonly id: number }
   | { readonly type: 'file_failed'; readonly id: number; readonly message: string };
 
-/** As the spawn helper's request, with stdin in the body of the frame. */
+/** The same as the spawn helper's request, with stdin in the body of the frame. */
 export type BoxSpawn = {
   readonly type: 'spawn';
   readonly id: number;
@@ -85,7 +88,7 @@ export type BoxSpawn = {
 
 export type BoxRequest = BoxSpawn | Exclude<HelperRequest, { type: 'spawn' }> | FileRequest | ToolRequest;
 
-/** As the spawn helper's reply, with stdout and then stderr in the body of the frame. */
+/** The same as the spawn helper's reply, with stdout and then stderr in the body of the frame. */
 export type BoxDone = {
   readonly type: 'done';
   readonly id: number;
@@ -93,11 +96,11 @@ export type BoxDone = {
   readonly stdoutBytes: number;
 };
 
-/** The first message of a box server, with its environment variables and a user of the sandbox, where the gateway asked for them. */
+/** The first message of a box server. It has the environment variables and a user of the sandbox if the gateway asked for them. */
 export type BoxReady = {
   readonly type: 'ready';
   readonly environment: Readonly<Record<string, string>>;
-  /** `null` also when the sandbox has no such user. */
+  /** `null` when the gateway asked for no user, and when the sandbox has no such user. */
   readonly user: SandboxUser | null;
 };
 

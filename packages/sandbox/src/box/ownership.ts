@@ -2,17 +2,17 @@ import type { Stats } from 'node:fs';
 import { lstat, readlink, realpath, stat } from 'node:fs/promises';
 import { dirname, isAbsolute, resolve } from 'node:path';
 
-/** Maximum number of links that are followed on the way to a path, as in Linux. */
+/** Maximum number of symbolic links on the way to a path, as in Linux. */
 const MAX_LINKS = 40;
-/** Permission bits in the part of a mode that is for all other users. */
+/** Permission bits of a mode for all other users. */
 const PERMISSIONS = { read: 0o4, write: 0o2, pass: 0o1 };
 
 /** A user in a sandbox, and the only group of the user. */
 export type UserIds = { readonly uid: number; readonly gid: number };
 
 /**
- * Rejects when a symbolic link of a user other than root leads, on the way to `path`, to something that another user owns. Without this check,
- * a user of the sandbox could direct the work of root to any other file.
+ * Rejects when a symbolic link on the way to `path` belongs to a user other than root and leads to a file of another user. Without this check,
+ * a user of the sandbox could redirect file operations of root to any file.
  */
 export async function refuseForeignLinks(path: string): Promise<void> {
   for await (const { at, info } of waypoints(path)) {
@@ -23,7 +23,9 @@ export async function refuseForeignLinks(path: string): Promise<void> {
   }
 }
 
-/** Whether `user` can neither change nor replace the file at `path`. Never for a relative path. Rejects for a path with too many links. */
+/**
+ * Whether `user` can neither change nor replace the file at `path`. Returns false for a relative path. Rejects for a path with too many links.
+ */
 export async function isProtectedFrom(user: UserIds, path: string): Promise<boolean> {
   if (!isAbsolute(path)) return false;
   for await (const { info } of waypoints(path)) {
@@ -50,7 +52,10 @@ function isPermitted({ uid, gid }: UserIds, info: Stats, permission: keyof typeo
 
 type Waypoint = { readonly at: string; readonly info: Stats };
 
-/** Yields the directories and links on the way to a path, from the root on, and what is at the path. Ends at the first that does not exist. */
+/**
+ * Yields each directory and link on the way to a path, starting at the root, and then the file at the path. Ends at the first part of the path
+ * that does not exist.
+ */
 async function* waypoints(path: string, links = { left: MAX_LINKS }): AsyncGenerator<Waypoint, boolean> {
   const parent = dirname(path);
   if (parent !== path && !(yield* waypoints(parent, links))) return false;

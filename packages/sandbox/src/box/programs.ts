@@ -8,7 +8,7 @@ export type ProcessSettings = {
   readonly program: string | null;
   readonly cwd: string;
   readonly env: Readonly<Record<string, string>>;
-  /** Environment variables by which the processes of the interpreter are found. */
+  /** Environment variables that mark the processes of the interpreter, so that they can be found. */
   readonly marks: Readonly<Record<string, string>>;
   /** One of the marks, as `NAME=value`. */
   readonly marker: string;

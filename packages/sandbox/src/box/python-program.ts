@@ -5,8 +5,9 @@ const MAX_IMAGES = 4 * 1024 * 1024;
 
 /**
  * Python program that runs cells in one process: with IPython's interpreter where it is installed, and with `exec` otherwise. It reads
- * `<nonce> <length>` and then the code from file descriptor 3, and answers there as the protocol of an interpreter requires, with the
- * outcome as JSON. It moves its descriptors away, so that neither cells nor their child processes get them by accident. Needs Python 3.6.
+ * `<nonce> <length>` and then the code from file descriptor 3. It answers on the same descriptor with the outcome as JSON, as the protocol of
+ * an interpreter requires. It moves its descriptors to other numbers, so that neither cells nor their child processes use them by accident.
+ * Needs Python 3.6.
  */
 export const PYTHON_PROGRAM = String.raw`
 import sys

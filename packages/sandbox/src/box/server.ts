@@ -11,9 +11,10 @@ import { BoxTools } from './tools.ts';
 import { findUser } from './users.ts';
 
 /*
- * The box server: a program that floe runs inside a sandbox, as root of the sandbox where it has one. It connects to the gateway through a
- * Unix socket, runs commands, and reads and writes files for it. It ends when the connection ends. It imports only modules of Node and
- * files of floe that do the same, because the sandbox contains nothing else.
+ * The box server: a program that floe runs inside a sandbox, as root if the sandbox has a root user. It connects to the gateway through a Unix
+ * socket. For the gateway it runs commands and reads and writes files. It ends when the connection ends.
+ *
+ * It imports only modules of Node and files of floe that do the same, because the sandbox contains nothing else.
  */
 
 /** Maximum lengths of a request: its header contains arguments and environment of a command, its body stdin or a part of a file. */
@@ -34,7 +35,7 @@ export type BoxServerOptions = {
   readonly gatewayPidNamespace: string | null;
   /** Directory to which the operations on files of tools are confined; `null` for the whole sandbox. */
   readonly toolRoot: string | null;
-  /** Whether the box server reports its environment variables, which are those of the image. */
+  /** Whether the box server reports its environment variables, which it has from the image. */
   readonly reportsEnvironment?: boolean;
 };
 

@@ -3,15 +3,15 @@ import type { Dialect } from './interpreter.ts';
 import { findProgram, type ProcessSettings } from './programs.ts';
 
 /**
- * File descriptors of a shell that commands do not get: the control stream, stdout and stderr. They are higher than those that scripts
- * use; shells other than bash have only those up to 9.
+ * File descriptors of a shell that commands do not get: the control stream, stdout and stderr. bash can use numbers that are higher than
+ * scripts use. Other shells have only descriptors up to 9.
  */
 const BASH_DESCRIPTORS = { control: 97, stdout: 98, stderr: 99 };
 const SH_DESCRIPTORS = { control: 7, stdout: 8, stderr: 9 };
 /** Options of an interactive bash. Only an interactive shell returns to its input after SIGINT and after a syntax error. */
 const BASH_FLAGS = ['--norc', '--noprofile', '--noediting', '-i'];
 
-/** Returns how a shell is run, in which commands have a terminal if `isTerminal`. Throws a {@link ToolError} when it cannot be run. */
+/** Returns the dialect of a shell. With `isTerminal`, its commands have a terminal. Throws a {@link ToolError} when the shell cannot be run. */
 export function shellDialect(settings: ProcessSettings, isTerminal: boolean): Dialect {
   const { env } = settings;
   const path = findProgram(['bash', 'sh'], env, settings.cwd);
@@ -39,7 +39,7 @@ export function shellDialect(settings: ProcessSettings, isTerminal: boolean): Di
     maxDetailBytes: 0,
     setUp: Buffer.from(`${setUp.join('; ')}\n`),
     begin(nonce, code, lastExitCode) {
-      // A command of the last run that failed is seen in `$?`, as in a terminal.
+      // As in a terminal, `$?` has the exit code of the last run's command.
       const status = lastExitCode === 0 ? '' : `(exit ${lastExitCode}); `;
       const start = `${print} 'A ${nonce}\\n' >&${control}; ${status}`;
       return Buffer.concat([
@@ -53,7 +53,7 @@ export function shellDialect(settings: ProcessSettings, isTerminal: boolean): Di
       const parts = [
         `${print} 'E ${nonce} %d 0\\n' "$?" >&${control}`,
         ...marks.map((number) => `${print} '\\036${nonce}' >&${number}`),
-        // A prompt that a command has set, such as that of a virtual environment, would be part of the output.
+        // The output would otherwise contain a prompt that a command has set, such as the prompt of a virtual environment.
         'PS1= PS2=',
       ];
       return Buffer.from(`{ ${parts.join('; ')}; } 2>/dev/null\n`);
@@ -75,7 +75,7 @@ function terminalArgv(argv: readonly string[], { env, cwd }: ProcessSettings): s
   return [script, '-qfec', `exec ${argv.join(' ')} <&3`, '/dev/null'];
 }
 
-/** Returns a command for use between single quotes. */
+/** Returns a command with its quotes escaped, for use between single quotes. */
 function betweenQuotes(code: Buffer): Buffer {
   return Buffer.from(code.toString('latin1').replaceAll("'", `'\\''`), 'latin1');
 }

@@ -98,7 +98,10 @@ export class TextFiles {
     });
   }
 
-  /** Lists the entries of a directory in the order of their names; of a directory with more than {@link MAX_ENTRIES}, any of them. */
+  /**
+   * Lists the entries of a directory in the order of their names. For a directory with more than {@link MAX_ENTRIES} entries, lists that many,
+   * whichever the system returns first.
+   */
   list(path: string): Promise<DirectoryListing> {
     return failing(async () => {
       const target = await this.resolve(path);
@@ -115,7 +118,7 @@ export class TextFiles {
     });
   }
 
-  /** Opens a regular file for reading. Never waits for a FIFO. */
+  /** Opens a regular file for reading. Does not wait for a writer when the path is a FIFO. */
   private async openFile(path: string): Promise<FileHandle> {
     const target = await this.resolve(path);
     const info = await stat(target);
@@ -126,7 +129,7 @@ export class TextFiles {
     throw new ToolError('not_a_file', `${path} is not a regular file`);
   }
 
-  /** Writes a new file and gives it the name `target`, so that the old file is whole until then. */
+  /** Writes a new file and renames it to `target`, so that `target` is never incomplete. */
   private async replace(target: string, content: Buffer): Promise<void> {
     const old = await lstat(target).catch(() => null);
     if (old !== null && !old.isFile()) throw new ToolError('not_a_file', `${target} is not a regular file`);
@@ -149,8 +152,8 @@ export class TextFiles {
   }
 
   /**
-   * Returns the path without symbolic links; of a path that does not exist, the links of its existing parent directories are resolved.
-   * Throws a {@link ToolError} (`outside`) when it leads out of the root.
+   * Returns the path without symbolic links. If the path does not exist, the links of its existing parent directories are resolved. Throws a
+   * {@link ToolError} (`outside`) when the path leads out of the root.
    */
   private async resolve(path: string): Promise<string> {
     const real = await realpath(path).catch((error: NodeJS.ErrnoException) => {
@@ -196,7 +199,7 @@ async function readLines(
 ): Promise<LinesOfFile> {
   const endLine = lineCount === null ? Number.POSITIVE_INFINITY : firstLine + lineCount;
   const parts: Buffer[] = [];
-  /** Number of kept bytes, also without those of a line whose end has not been read. */
+  /** Current line; number of kept bytes; number of kept bytes up to the end of the last complete line. */
   let [line, kept, complete] = [1, 0, 0];
   const chunk = Buffer.allocUnsafe(CHUNK_BYTES);
   for (let scanned = 0; scanned < MAX_SCAN_BYTES; ) {

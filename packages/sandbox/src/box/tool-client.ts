@@ -88,7 +88,7 @@ export class BoxToolClient implements RuntimeTools {
   private readonly processes = new Set<ToolProcess<unknown>>();
   private readonly heartbeat: Heartbeat;
   private closing: Promise<void> | null = null;
-  /** Whether the box server has got a request that runs code or works on files. */
+  /** Whether the box server has received a request that runs code or works on files. */
   private wasUsed = false;
   private explaining: Promise<ToolsLoss> | null = null;
   private lostBy: ToolsLoss | null = null;
@@ -151,7 +151,7 @@ export class BoxToolClient implements RuntimeTools {
     return this.closing;
   }
 
-  /** Does work for the agent. When it fails because the box server is lost, finds out first who has caused that. */
+  /** Does work for the agent. When it fails because the box server is lost, first determines the cause of the loss. */
   private async explained<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     try {
       return await work();

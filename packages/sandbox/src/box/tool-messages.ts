@@ -31,7 +31,7 @@ export type ToolRequest =
   | { readonly type: 'tool_run'; readonly id: number; readonly process: number; readonly limits: ToolRunLimits }
   /** Sends SIGINT to the running code. Not answered. */
   | { readonly type: 'tool_interrupt'; readonly process: number }
-  /** Ends the running code as if its time limit had passed. Not answered, because the run is. */
+  /** Ends the running code as if its time limit had passed. Not answered, because the `tool_run` of the code is answered. */
   | { readonly type: 'tool_cancel'; readonly process: number }
   /** Writes the body to the terminal. Not answered. */
   | { readonly type: 'tool_type'; readonly process: number }
@@ -50,7 +50,10 @@ export type ToolRequest =
     }
   /** Replaces the content of a file by the body. */
   | { readonly type: 'tool_write'; readonly id: number; readonly path: string }
-  /** Replaces the first `oldBytes` bytes of the body, where they occur in a file, by the rest of the body. Answered by `tool_edited`. */
+  /**
+   * The body is a text of `oldBytes` bytes and its replacement. Replaces the text by the replacement where it occurs in a file. Answered by
+   * `tool_edited`.
+   */
   | {
       readonly type: 'tool_edit';
       readonly id: number;
@@ -83,7 +86,7 @@ export type ToolReply =
   /** The body contains a list of {@link DirectoryEntry} as JSON. */
   | { readonly type: 'tool_entries'; readonly id: number; readonly isPartial: boolean };
 
-/** The part of a cell's result that only Python has. */
+/** The fields of a run's result that only Python has. */
 export type PythonOutcome = {
   readonly result: string | null;
   readonly error: string | null;

@@ -8,7 +8,7 @@ import type { BoxServerOptions } from './server.ts';
 
 /** Node options of a box server, which keep its heap small, because every sandbox with tools has one. */
 export const BOX_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=128', '--no-warnings'];
-/** Memory in bytes and number of tasks of a box server, in addition to those of the commands that it runs. */
+/** Memory in bytes and number of tasks of a box server, in addition to the memory and tasks of the commands that it runs. */
 export const BOX_BYTES = 128 * MIB;
 export const BOX_TASKS = 32;
 /** Maximum time in milliseconds for the end of a box server that was asked to end, before it is killed. */
@@ -42,8 +42,9 @@ export type ToolServerOptions = {
 };
 
 /**
- * Starts a box server as a command. `run` runs it until it ends; `socketPath` is the socket on the host to which it connects. Rejects with
- * `runtime_failed` when it ends instead of connecting, or with the reason of `signal`; the box server has then ended.
+ * Starts a box server as a command. `run` runs the box server until it ends. `socketPath` is the socket on the host that the box server
+ * connects to. Rejects with `runtime_failed` when it ends instead of connecting, or with the reason of `signal`. After a rejection the box
+ * server has ended.
  */
 export async function startToolServer(
   run: (socketPath: string, signal: AbortSignal) => Promise<SpawnResult>,
@@ -87,7 +88,7 @@ export async function startToolServer(
   }
 }
 
-/** Whether a command could not run to its end because the spawn helper or the sandbox itself ended, and not because it was killed. */
+/** Whether a command failed because the spawn helper or the sandbox itself ended, and not because the command was killed. */
 function isOfHost(error: unknown): boolean {
   return FloeError.is(error) && (error.details.helper === 'died' || error.details.box === 'lost');
 }

@@ -17,9 +17,9 @@ const EMPTY = Buffer.alloc(0);
 export type BoxToolsOptions = {
   /** Directory to which the operations on files are confined; `null` for the whole sandbox. */
   readonly root: string | null;
-  /** Environment variables that every process gets, by which the gateway finds it when this process has died. */
+  /** Environment variables that every process gets. With them the gateway finds the processes after this process has died. */
   readonly marks: Readonly<Record<string, string>>;
-  /** Called when the last shell or Python process has been closed, which waits for the result. Must not reject. */
+  /** Called when the last shell or Python process has been closed. The close waits for the result. Must not reject. */
   readonly onIdle: () => Promise<void>;
 };
 
@@ -71,7 +71,7 @@ export class ToolSession {
     this.interpreter = null;
   }
 
-  /** As {@link restart}; no other process can be started. */
+  /** Does the same as {@link restart}, and no other process can be started afterwards. */
   async close(): Promise<void> {
     this.isClosed = true;
     await this.interpreter?.close();

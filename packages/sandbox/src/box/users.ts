@@ -25,8 +25,8 @@ export async function findUser(wanted: string, directory = '/etc'): Promise<Sand
 }
 
 /**
- * Returns variables for commands of root that replace those of the user's commands: root's home directory and names, and the lists of paths in
- * `variables` without those that the user can change, so that root runs no program that the user put there.
+ * Returns variables for commands of root, which replace the user's variables of the same names. They contain root's home directory and names.
+ * They also contain the lists of paths in `variables` without the paths that the user can change, so that root runs no program of the user.
  */
 export async function rootVariables(
   user: UserIds,
@@ -45,7 +45,7 @@ export async function rootVariables(
   return { ...result, PATH: result.PATH || SANDBOX_PATH };
 }
 
-/** Returns the fields of the line of a database whose name, or whose number, is `wanted`; `null` without one. */
+/** Returns the fields of the line in a database (`passwd` or `group`) that has the name or number `wanted`; `null` when there is none. */
 async function entryOf(path: string, wanted: string): Promise<string[] | null> {
   const text = await readFile(path, 'utf8').catch(() => '');
   const entries = text.split('\n').map((line) => line.split(':'));

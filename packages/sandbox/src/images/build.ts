@@ -6,8 +6,8 @@ import { linkBlobs } from './layout.ts';
 import type { ImageStore, StoredImage } from './store.ts';
 
 /**
- * Which earlier result of a build may be used: `scratch` none, `versioned` one from the same names and versions, without asking the
- * registry, and `lock` one from exactly the same content.
+ * Which earlier result of a build may be used. `scratch`: none. `versioned`: a result from the same names and versions, without a request to
+ * the registry. `lock`: a result from exactly the same content.
  */
 export const CACHE_MODES = ['scratch', 'versioned', 'lock'] as const;
 export type CacheMode = (typeof CACHE_MODES)[number];
@@ -27,9 +27,9 @@ export type ImageLayer = {
 export type BuildRequest = {
   readonly base: string;
   readonly layers: readonly ImageLayer[];
-  /** Environment variables to set in the image in addition to those of the base. */
+  /** Environment variables to set in the image, in addition to the variables of the base. */
   readonly env: Readonly<Record<string, string>>;
-  /** Name of the result; `null` for one that is derived from the content. */
+  /** Name of the result; with `null` the name is derived from the content. */
   readonly name: string | null;
   readonly cache: CacheMode;
 };
@@ -88,7 +88,7 @@ async function addLayers(
   }
 }
 
-/** Returns the name under which a result is found again. `parts` are the names and versions, or the digests, of its content. */
+/** Returns the name under which a later build finds the result. `parts` are the names and versions, or the digests, of its content. */
 function cacheName(
   mode: Exclude<CacheMode, 'scratch'>,
   parts: readonly string[],

@@ -4,8 +4,8 @@ import { lstat, readdir, readlink } from 'node:fs/promises';
 import { join } from 'node:path';
 
 /**
- * Resolves with the SHA-256 of a file or directory in hexadecimal digits. It depends on the names, types and permissions of everything in a
- * directory, on the contents of files and on the targets of links, and not on times and owners. Rejects with the errors of `node:fs`.
+ * Resolves with the SHA-256 of a file or directory in hexadecimal digits. It covers the names, types and permissions of everything in a
+ * directory, the contents of files and the targets of links. It does not cover times and owners. Rejects with the errors of `node:fs`.
  */
 export async function digestOfTree(path: string): Promise<string> {
   const hash = createHash('sha256');

@@ -9,7 +9,7 @@ import type { ImageStore, StoredImage } from './store.ts';
  */
 export function rootFileSystemOf(store: ImageStore, image: StoredImage, signal: AbortSignal): Promise<string> {
   const isRoot = process.getuid?.() === 0;
-  // A root file system that another user unpacked has other owners.
+  // The files of a root file system that another user unpacked have other owners.
   return store.part(image, isRoot ? 'rootfs' : `rootfs-${process.getuid?.()}`, signal, async (path) => {
     const bundle = `${path}.bundle`;
     const argv = ['umoci', 'unpack', ...(isRoot ? [] : ['--rootless']), '--image', `${image.dir}/oci:image`, bundle];
@@ -19,8 +19,8 @@ export function rootFileSystemOf(store: ImageStore, image: StoredImage, signal: 
 }
 
 /**
- * Resolves with the path of the image as a SIF file, which is made once. `apptainer` is the command that runs Apptainer. Rejects with
- * `setup_failed` when it is missing or fails.
+ * Resolves with the path of the image as a SIF file, which is made once. `apptainer` is the command of Apptainer. Rejects with `setup_failed`
+ * when Apptainer is missing or fails.
  */
 export async function sifOf(
   store: ImageStore,
@@ -49,7 +49,9 @@ export async function loadIntoEngine(
   await runImageTool(['skopeo', 'copy', '--quiet', ...blobs, ...engine, ...places], purpose, signal);
 }
 
-/** Runs a program that works on images. Rejects with `setup_failed`; the message says how to install a missing program. */
+/**
+ * Runs a program that works on images. Rejects with `setup_failed`; when the program is missing, the message has the command that installs it.
+ */
 export async function runImageTool(argv: readonly string[], purpose: string, signal: AbortSignal): Promise<void> {
   const failure = await runTool(argv, { cwd: '/', env: process.env, signal });
   if (failure === null) return;

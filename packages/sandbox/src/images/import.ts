@@ -3,7 +3,7 @@ import { runImageTool } from './forms.ts';
 import { linkBlobs } from './layout.ts';
 import type { ImageStore, StoredImage } from './store.ts';
 
-/** An image outside of the store: of a container engine, or in an archive as `docker save` writes it. */
+/** An image outside of the store: an image of a container engine, or an archive from `docker save`. */
 export type ImageOrigin =
   | { readonly kind: 'engine'; readonly reference: string; readonly socketPath: string }
   | { readonly kind: 'archive'; readonly path: string };
@@ -18,7 +18,7 @@ export function importImage(
   return store.build(name, async (dir) => {
     const layout = join(dir, 'oci');
     const blobs = ['--dest-shared-blob-dir', join(store.dir, 'blobs')];
-    // The layers stay on this machine, where they are unpacked once: the fastest level is the best.
+    // The layers stay on this machine and are unpacked only once, so fast compression is better than small files.
     const compression = ['--dest-compress-format', 'gzip', '--dest-compress-level', '1'];
     const places = [...originArgs(origin), `oci:${layout}:image`];
     await runImageTool(

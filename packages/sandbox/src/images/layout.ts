@@ -21,7 +21,7 @@ const configSchema = z.object({
     .nullish(),
 });
 
-/** What floe uses of an image's manifest and configuration. */
+/** The facts of an image's manifest and configuration that floe uses. */
 export type ImageFacts = {
   /** Digest of the manifest: `sha256:` and 64 hexadecimal digits. */
   readonly digest: string;
@@ -30,13 +30,13 @@ export type ImageFacts = {
   readonly env: Readonly<Record<string, string>>;
   /** Working directory of the image; `null` when it sets none. */
   readonly workdir: string | null;
-  /** User as which programs of the image run, as a name or an id; `null` when it sets none. */
+  /** The user that programs of the image run as, as a name or an id; `null` when the image sets none. */
   readonly user: string | null;
   /** Size of the compressed layers in bytes. Images that share layers each count them. */
   readonly layerBytes: number;
 };
 
-/** Creates the link to the shared blobs in a new layout, which the registry client leaves with an empty directory of its own. */
+/** Creates the link to the shared blobs in a new layout. The registry client leaves an empty directory in its place, which is removed. */
 export async function linkBlobs(layoutDir: string): Promise<void> {
   await mkdir(layoutDir, { recursive: true });
   await rm(join(layoutDir, 'blobs'), { recursive: true, force: true });

@@ -77,10 +77,11 @@ export class NodeImages {
   }
 
   /**
-   * Resolves with the root file system of an image, which is pulled and unpacked first when that is necessary and allowed. Rejects with
-   * `schema_violation` for an invalid reference, `not_found` for an image that the registry does not have, `runtime_failed` for a registry
-   * that does not answer or limits the rate of calls, and for an image that this node does not have and may not pull, and with the other
-   * errors of {@link ImageStore.pull}.
+   * Resolves with the root file system of an image. The image is pulled and unpacked first when that is necessary and allowed. Rejects with
+   * these codes, and with the other errors of {@link ImageStore.pull}:
+   * - `schema_violation`: the reference is invalid.
+   * - `not_found`: the registry does not have the image.
+   * - `runtime_failed`: the registry does not answer or limits the rate of calls, or this node does not have the image and may not pull it.
    */
   async rootFileSystem(reference: string, signal: AbortSignal): Promise<RootFileSystem> {
     const image = await this.get(reference, signal);
@@ -98,7 +99,7 @@ export class NodeImages {
   }
 }
 
-/** Throws `runtime_failed` instead of an error that another try may solve, so that the session is retried. */
+/** Throws the error of a pull. Errors that may not occur at the next try become `runtime_failed`, so that the session is retried. */
 function refusePull(thrown: unknown): never {
   if (!FloeError.is(thrown) || !thrown.retryable) throw thrown;
   throw new FloeError('runtime_failed', thrown.message, { ...thrown.details, reason: thrown.code }, thrown);

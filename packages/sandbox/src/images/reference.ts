@@ -1,8 +1,8 @@
 import { FloeError } from '@floe-rl/core';
 
-/** Registry of references that name none. */
+/** Registry of image references without a registry. */
 const DEFAULT_REGISTRY = 'docker.io';
-/** Repository on {@link DEFAULT_REGISTRY} in which images without a namespace are. */
+/** Namespace on {@link DEFAULT_REGISTRY} of images without a namespace. */
 const OFFICIAL_NAMESPACE = 'library';
 const MAX_CHARS = 512;
 
@@ -61,7 +61,10 @@ export function parseReference(text: string, field = 'image'): ImageReference {
   };
 }
 
-/** Returns the reference with its registry and its tag or digest. A reference with both has the digest only, which decides. */
+/**
+ * Returns the reference with its registry and its tag or digest. When it has both, the digest alone is returned, because it determines the
+ * image.
+ */
 export function formatReference({ registry, repository, tag, digest }: ImageReference): string {
   return `${registry}/${repository}${digest === null ? `:${tag}` : `@${digest}`}`;
 }

@@ -15,7 +15,7 @@ import {
 } from '@floe-rl/core';
 import { formatReference, type ImageReference } from './reference.ts';
 
-/** Number of times that a call is tried on each registry that does not answer. */
+/** Maximum number of tries of a call on a registry that does not answer. */
 const TRIES = 4;
 const BACKOFF: Backoff = { baseMs: 1_000, maxMs: 30_000 };
 /** Maximum time in milliseconds for one call of the registry client. Large images take minutes. */
@@ -35,8 +35,8 @@ const FAILURES: readonly { readonly pattern: RegExp; readonly code: ErrorCode }[
 export type RegistryOptions = {
   readonly clock: Clock;
   /**
-   * Mirrors of registries: a host, with an optional path, that is tried before the registry, by the registry's name. The repository is
-   * appended to it.
+   * Mirrors of each registry, by the registry's name. A mirror is a host with an optional path. It is tried before the registry, with the
+   * repository appended to its path.
    */
   readonly mirrors: Readonly<Record<string, readonly string[]>>;
   /** Hosts that are called without TLS, or whose certificates are not checked. */
@@ -119,7 +119,10 @@ export class Registry {
     throw failure ?? new FloeError('internal', 'an image has no registry');
   }
 
-  /** Calls `call` until it succeeds, fails for good, or has been tried {@link TRIES} times. Resolves with the last error, if any. */
+  /**
+   * Calls `call` until it succeeds, fails with an error that another try cannot solve, or has been tried {@link TRIES} times. Resolves with
+   * the last error, if any.
+   */
   private async retried(
     place: string,
     signal: AbortSignal,
@@ -130,7 +133,7 @@ export class Registry {
       const failure = await call().finally(release);
       if (failure === null) return null;
       const error = errorOf(place, failure);
-      // The registry client itself repeats calls whose rate the registry limits, after the pause that the registry demands.
+      // When the registry limits the rate of calls, the registry client itself repeats a call after the pause that the registry demands.
       if (error.code !== 'peer_unreachable' || failures === TRIES) return error;
       await sleep(this.options.clock, jitteredBackoffMs(BACKOFF, failures, systemRandom), signal);
     }
@@ -147,8 +150,8 @@ export class Registry {
 }
 
 /**
- * Returns the environment of the registry client. Without a runtime directory of the user, it looks for credentials below `/run/containers`, and
- * fails when root has made that directory for itself, as Podman does. It then looks in the home directory.
+ * Returns the environment of the registry client. Without a runtime directory of the user, the client looks for credentials below
+ * `/run/containers`. It fails when that directory belongs to root, as with Podman. The returned variables make it look in the home directory.
  */
 function clientEnv(): NodeJS.ProcessEnv {
   if (process.env.XDG_RUNTIME_DIR !== undefined) return process.env;

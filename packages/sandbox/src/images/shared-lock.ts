@@ -10,9 +10,9 @@ const EXPIRE_MS = 30_000;
 const POLL_MS = 200;
 
 /**
- * Runs `work` while no other process that uses this function with the same `path` does, also on other hosts that share the file system. The
- * lock of a process that has ended is taken over after {@link EXPIRE_MS}. When a process was suspended for longer than that, two processes
- * can hold the lock, so `work` must be correct without it. Rejects with the reason of `signal`.
+ * Runs `work` while no other process runs work with the same `path` in this function. This includes processes of other hosts that share the
+ * file system. The lock of a process that has ended is taken over after {@link EXPIRE_MS}. When a process was suspended for longer than that,
+ * two processes can hold the lock, so `work` must be correct without it. Rejects with the reason of `signal`.
  */
 export async function withSharedLock<T>(
   path: string,
@@ -45,7 +45,7 @@ async function acquire(path: string, owner: string, clock: Clock, signal: AbortS
       ({ mtimeMs }) => mtimeMs,
       () => null,
     );
-    // The times of other hosts can be wrong, so only the change of a file's time counts.
+    // The clocks of other hosts can be wrong, so a lock is judged only by whether the file's time changes.
     if (changedMs === null) seen = null;
     else if (seen === null || seen.changedMs !== changedMs) seen = { changedMs, atMs: clock.monotonicMs() };
     else if (clock.monotonicMs() - seen.atMs > EXPIRE_MS) {

@@ -9,7 +9,7 @@ import { formatReference, parseReference } from './reference.ts';
 import type { Registry } from './registry.ts';
 import { withSharedLock } from './shared-lock.ts';
 
-/** Prefix of the directories in which images are made until they are complete. */
+/** Name prefix of directories in which images are being made. */
 const UNFINISHED = '.making-';
 /** Age in milliseconds after which an unfinished directory, or a blob that no image uses, is left over from a process that has ended. */
 const LEFT_OVER_MS = 24 * 3_600_000;
@@ -25,7 +25,7 @@ const recordSchema = z.strictObject({
 
 /** An image in the store. */
 export type StoredImage = ImageFacts & {
-  /** Name by which the image was requested: a reference, or the name that it was built under. */
+  /** Name of the image in the request: a reference, or the name that it was built under. */
   readonly reference: string;
   /** Directory with the image's files in the store. */
   readonly dir: string;
@@ -39,8 +39,8 @@ export type ImageStoreOptions = {
 };
 
 /**
- * A store of images of sandboxes as OCI layouts, which share their blobs. `images/<digest>-<architecture>` has the layout and what was made
- * from it, `references/` has a file for each name. Every file and directory appears at its path when it is complete.
+ * A store of images of sandboxes as OCI layouts, which share their blobs. `images/<digest>-<architecture>` has the layout and everything that
+ * was made from it. `references/` has a file for each name. Files and directories appear at their paths only when they are complete.
  */
 export class ImageStore {
   readonly dir: string;
@@ -61,7 +61,7 @@ export class ImageStore {
   }
 
   /**
-   * Pulls an image from its registry, unless the store has the image that the registry has now. Rejects with `schema_violation` for an
+   * Pulls an image from its registry, unless the store already has the registry's current image. Rejects with `schema_violation` for an
    * invalid name, with the errors of {@link Registry.digestOf}, or with `setup_failed` when the store cannot be written to.
    */
   async pull(name: string, signal: AbortSignal): Promise<StoredImage> {
@@ -95,7 +95,7 @@ export class ImageStore {
     return this.add(reference, null, make);
   }
 
-  /** Gives an image another name, which an earlier image with this name loses. */
+  /** Gives an image another name. If an earlier image has this name, it loses the name. */
   async alias(name: string, image: StoredImage): Promise<StoredImage> {
     const reference = formatReference(parseReference(name));
     await this.name(reference, basename(image.dir));
@@ -137,7 +137,7 @@ export class ImageStore {
   }
 
   /**
-   * Removes a name, and the image when no other name refers to it, and then the blobs that no image uses. No sandbox may use the image.
+   * Removes a name. Also removes the image when no other name refers to it, and the blobs that no image uses. No sandbox may use the image.
    * Resolves with false when there is no such name.
    */
   async remove(name: string): Promise<boolean> {
@@ -226,7 +226,10 @@ export class ImageStore {
   }
 }
 
-/** Returns the name of an image's directory. Images of different architectures can have the same digest, that of a list of images. */
+/**
+ * Returns the name of an image's directory. It contains the architecture, because an image list has one digest for the images of all
+ * architectures.
+ */
 function keyOf(digest: string): string {
   return `${digest.replace(':', '-')}-${process.arch}`;
 }

@@ -24,13 +24,15 @@ const CONTROLLERS = ['memory', 'pids', 'cpu'] as const;
 /** Period in microseconds over which the kernel enforces the CPU limit. */
 const CPU_PERIOD_US = 100_000;
 /**
- * Weight of a command's group in cgroup version 2 when the processors do not suffice for all groups. It is the same for each command,
- * however many processes it starts, and a fifth of the kernel's default, which the gateway's group has. In version 1 each command has the
- * kernel's default: groups there compete with the single processes outside of groups, and a lower share would starve them.
+ * Weight of a command's group in cgroup version 2 when the processors do not suffice for all groups. The weight is the same for each command,
+ * however many processes it starts. It is a fifth of the kernel's default, which the gateway's group has.
+ *
+ * In version 1 each command has the kernel's default. Groups there compete with single processes outside of groups, and a lower share would
+ * starve them.
  */
 const CPU_WEIGHT = 20;
 
-/** Returns the names and contents of the files by which the kernel gets the limits of a group in this hierarchy. */
+/** Returns the names and contents of the files that set the limits of a group in this hierarchy. */
 export function limitFiles({ version, controllers }: Hierarchy, limits: CgroupLimits): [string, string][] {
   const files = version === 2 ? FILES_V2 : FILES_V1;
   return CONTROLLERS.filter((name) => controllers.has(name)).flatMap((name) => files[name](limits));
@@ -67,8 +69,9 @@ function quotaUs(cpus: number): number {
 }
 
 /**
- * Returns the directories of the cgroup hierarchies in which this process might be allowed to create groups. In version 2 there may be two,
- * of which only one is to be used, and the one with more controllers comes first. `procDir` is the directory that describes this process.
+ * Returns the directories of the cgroup hierarchies in which this process might be allowed to create groups. A hierarchy of version 2 may have
+ * two such directories. Only one of the two should be used, and the one with more controllers comes first. `procDir` is the directory that
+ * describes this process.
  */
 export async function findHierarchies(procDir = '/proc/self'): Promise<Hierarchy[]> {
   const [mounts, memberships] = await Promise.all([

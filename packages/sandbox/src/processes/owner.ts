@@ -1,8 +1,8 @@
 /** Identifies the gateway process that started a sandbox. */
 export type Owner = {
   /**
-   * Id of the gateway's state directory. By this id, a gateway finds only processes that were started by an earlier gateway of the same
-   * directory.
+   * Id of the gateway's state directory. With this id, a gateway finds the processes that an earlier gateway of the same directory started,
+   * and no others.
    */
   readonly id: string;
   /** Id of the gateway process, which is new at each start. */

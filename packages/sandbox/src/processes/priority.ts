@@ -2,20 +2,20 @@ import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { getPriority, setPriority } from 'node:os';
 
 /**
- * Difference in niceness between the event loop of a gateway and the processes of its sandboxes. The kernel gives a process of ten steps
- * less niceness about nine times the time of the other when both need the same processor.
+ * Difference in niceness between the event loop of a gateway and the processes of its sandboxes. When two processes need the same processor,
+ * ten steps less niceness give a process about nine times as much time.
  */
 const NICENESS_STEPS = 10;
 const MIN_NICENESS = -20;
 const MAX_NICENESS = 19;
 
 /**
- * File of the niceness of the kernel's group of all processes of this terminal session. Where the kernel makes such groups, it divides the
- * processors among the groups first, and the niceness of a process counts only within its group.
+ * File with the niceness of this terminal session's process group in the kernel's scheduler (autogroup). Where the kernel makes such groups,
+ * it divides the processors among the groups first. The niceness of a process then counts only within its group.
  */
 const SESSION_GROUP = '/proc/self/autogroup';
 
-/** The niceness with which this process was started. */
+/** The niceness of this process at its start. */
 const inherited = getPriority();
 
 /**
@@ -28,7 +28,7 @@ export function raisePriority(): void {
     setNiceness(niceness);
     raiseSessionGroup(niceness);
   } catch {
-    // Without the capability, only the processes of sandboxes get another priority. Without the file, there are no such groups.
+    // Without the capability, only the processes of sandboxes get another priority. Without the file, the kernel makes no such groups.
   }
 }
 
@@ -41,7 +41,7 @@ function raiseSessionGroup(niceness: number): void {
     try {
       writeFileSync(SESSION_GROUP, before);
     } catch {
-      // The processes of the session that still run keep the niceness.
+      // Processes of the session that are still running keep the niceness.
     }
   });
 }
@@ -51,7 +51,10 @@ export function lowerPriority(): void {
   setNiceness(Math.min(inherited + NICENESS_STEPS, MAX_NICENESS));
 }
 
-/** Sets the niceness of all threads of this process. It is a property of threads, and the event loop waits for those of the garbage collector. */
+/**
+ * Sets the niceness of all threads of this process. On Linux each thread has its own niceness, and the event loop waits for the garbage
+ * collector's threads.
+ */
 function setNiceness(niceness: number): void {
   for (const thread of readdirSync('/proc/self/task')) setPriority(Number(thread), niceness);
 }

@@ -46,8 +46,8 @@ type RunningCommand = {
 
 export type ChildRunnerOptions = {
   /**
-   * Returns whether every process of this pid namespace belongs to a command, except its first process and this one. All of them are then
-   * killed when no command runs any more.
+   * Returns whether every process of this pid namespace belongs to a command, except for its first process and this process. All processes of
+   * the namespace are then killed when no command runs any more.
    */
   readonly ownsNamespace: () => boolean;
 };
@@ -115,8 +115,8 @@ export class ChildRunner {
   }
 
   /**
-   * Kills every other process of the pid namespace when it belongs to commands and none of them runs. Resolves when they have ended, or after
-   * a second for a process that hangs in the kernel.
+   * Kills every other process of the pid namespace when they all belong to commands and no command runs. Resolves when they have ended, or
+   * after a second when a process hangs in the kernel.
    */
   async endRest(): Promise<void> {
     for (let pollMs = EXIT_POLL_MS; pollMs < MAX_EXIT_POLL_MS; pollMs *= 2) {
@@ -185,10 +185,10 @@ export class ChildRunner {
     else systemClock.schedule(pollMs, () => this.endCommand(entry, done, Math.min(2 * pollMs, MAX_EXIT_POLL_MS)));
   }
 
-  /** Kills every process of a pid namespace in which no other command runs, and returns those that are still alive. */
+  /** Kills every process of a pid namespace in which no other command runs. Returns the processes that are still alive. */
   private strangers(): number[] {
     if (!this.options.ownsNamespace() || this.running.size > 1) return [];
-    // The kernel kills all of them at once, so that none can fork in between. It spares this process and the first one.
+    // The kernel kills all processes at once, so that none can fork meanwhile. It spares this process and the first process of the namespace.
     kill(-1);
     return [...readProcessTable().values()]
       .filter((row) => row.pid !== 1 && row.pid !== process.pid && row.parentPid !== 0 && isAlive(row))
@@ -196,8 +196,8 @@ export class ChildRunner {
   }
 
   /**
-   * Returns the processes of commands that outlived their parents, in a pid namespace that has no others. Without them, a command whose
-   * processes all lose their parents would have no limits.
+   * Returns the processes of commands that outlived their parents, in a pid namespace that contains only processes of commands. They count
+   * towards the limits. Otherwise a command whose processes all lose their parents would have no limits.
    */
   private orphans(table: ReadonlyMap<number, ProcessRow>): ProcessRow[] {
     if (!this.options.ownsNamespace()) return [];
@@ -237,7 +237,7 @@ function firstLineOf(onLine: (line: string) => void): (chunk: Buffer) => void {
   };
 }
 
-/** Returns the ids of the live processes of a command, including those that have left its process group. */
+/** Returns the ids of the live processes of a command, including processes that have left its process group. */
 function membersOf({ marker, cgroups }: RunningCommand): number[] {
   const marked = marker === undefined ? [] : processesWithEnvironment(marker);
   return [...marked, ...cgroups.flatMap(processesOfGroup)].filter((pid) => isAlive(readProcess(pid)));

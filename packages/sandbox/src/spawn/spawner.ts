@@ -5,7 +5,7 @@ export type SpawnRequest = {
   /** All environment variables of the child process. It inherits no variable. */
   readonly env: Readonly<Record<string, string>>;
   readonly cwd?: string | undefined;
-  /** User and group of the process; default: those of the process that starts it. */
+  /** User and group of the process; default: the user and group of the process that starts it. */
   readonly owner?: { readonly uid: number; readonly gid: number } | null | undefined;
   /**
    * Bytes to write to the process's stdin, which is then closed. With `hold`, stdin stays open until the process is killed or the spawn
@@ -51,7 +51,7 @@ export type SpawnResult = {
   readonly stderr: Buffer;
   /** Number of bytes of stdout and stderr beyond `maxOutputBytes`, which were dropped. */
   readonly droppedBytes: number;
-  /** The limit that the process exceeded and for which it was killed; absent or `null` when no limit was exceeded. */
+  /** The exceeded limit that the process was killed for; absent or `null` when no limit was exceeded. */
   readonly killedBy?: 'memory' | 'processes' | null | undefined;
 };
 
@@ -94,7 +94,7 @@ export function labelled(spawner: Spawner, owner: Owner, name: string): Spawner 
   };
 }
 
-/** A request to start a child process, in the form in which it is sent to the process that starts it. */
+/** A request to start a child process, as it is sent to the spawn helper or the box server. */
 export type HelperSpawnRequest = Omit<SpawnRequest, 'stdin' | 'onOutput'> & {
   readonly stdin: Buffer | 'hold' | undefined;
   readonly reportsOutput: boolean;

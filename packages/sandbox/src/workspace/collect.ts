@@ -32,14 +32,14 @@ export const ARCHIVE_PREFIX = 'floe-artifacts-';
  * Shell script that packs the directories `artifacts` and `logs` of a folder, and further paths below this folder, into one compressed tar
  * archive. Its arguments are the folder, the maximum number of bytes of the archive, and the further paths relative to the folder.
  *
- * The script prints its results to stdout, one `word value` pair per line: the indexes of further paths that do not exist, the exit code of
- * each program, and the archive's size and path.
+ * The script prints its results to stdout, one `word value` pair per line. The results are the indexes of further paths that do not exist, the
+ * exit code of each program, and the archive's size and path.
  *
  * Only files, directories and symbolic links (as links) are packed. Files of other kinds, such as FIFOs, are never opened, and file systems
  * that are mounted below the packed directories are not entered.
  *
- * The script creates a temporary folder with symbolic links to the packed directories and runs `tar` in it. The names in the archive are
- * then the same with every version of `tar`. The temporary links themselves are not packed, only the directories to which they point.
+ * The script creates a temporary folder with symbolic links to the packed directories and runs `tar` in it. The names in the archive are then
+ * the same with every version of `tar`. The archive contains the linked directories and not the temporary links.
  */
 const PACK_SCRIPT = `base=\${1%/}; limit=$2; shift 2
 cd "$base/" && stage=$(mktemp -d "\${TMPDIR:-/tmp}/${ARCHIVE_PREFIX}XXXXXX") || exit 1

@@ -11,7 +11,7 @@ import type { RuntimePaths, StartRequest } from '../api/runtime.ts';
  */
 export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-/** Name of the environment variable that marks all processes of a command. By it, processes are found that left their process group. */
+/** Name of the environment variable that marks all processes of a command. With it, processes are found that have left their process group. */
 export const COMMAND_MARK = 'FLOE_COMMAND_MARK';
 
 /** Directories in which every command of a sandbox finds programs. */
@@ -43,7 +43,9 @@ export const PROXY_PORT = 24417;
 /** Port of the sandbox's loopback interface at which commands reach the egress proxy. */
 export const EGRESS_PORT = 24418;
 
-/** Returns the variables with which programs use the egress proxy: in both spellings, because programs read either. */
+/**
+ * Returns the variables that make programs use the egress proxy. Each has an upper-case and a lower-case name, because programs read either.
+ */
 export function egressEnvironment(): Record<string, string> {
   const url = `http://127.0.0.1:${EGRESS_PORT}`;
   const direct = 'localhost,127.0.0.1,::1';
@@ -54,7 +56,7 @@ export function egressEnvironment(): Record<string, string> {
     http_proxy: url,
     https_proxy: url,
     no_proxy: direct,
-    // Node reads the variables above only with this one.
+    // Node uses the variables above only when this variable is set.
     NODE_USE_ENV_PROXY: '1',
   };
 }
@@ -68,10 +70,10 @@ export function sandboxEnvironment(
   return { ...baseEnvironment(AGENT_HOME), ...ofImage, HOME: AGENT_HOME, ...egress };
 }
 
-/** Origin at which commands in a network of their own reach the session's proxy. */
+/** Origin of the session's proxy for commands with a network of their own. */
 export const LOOPBACK_PROXY = `http://127.0.0.1:${PROXY_PORT}`;
 
-/** Returns the origin at which commands reach the session's proxy, in a sandbox that has the network of the host where a task asks for it. */
+/** Returns the origin of the session's proxy for commands in a sandbox. The sandbox has the network of the host if the task asks for it. */
 export function proxyOriginOf({ spec, proxy }: Pick<StartRequest, 'spec' | 'proxy'>): string {
   return spec.network === 'host' && proxy !== null ? proxy.tcpOrigin : LOOPBACK_PROXY;
 }

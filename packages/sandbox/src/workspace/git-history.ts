@@ -3,9 +3,11 @@ import { FloeError } from '@floe-rl/core';
 import type { Runtime } from '../api/runtime.ts';
 
 /**
- * Shell script that removes from a repository everything that is neither HEAD nor one of its ancestors. Arguments: the path of the repository, a
- * random text. It writes the text as an object that nothing refers to, and fails when that object, or any other object that HEAD, the index
- * and the kept tags do not reach, is left at the end.
+ * Shell script that removes from a repository everything that is neither HEAD nor one of its ancestors. Arguments: the path of the repository,
+ * a random text.
+ *
+ * The script writes the text as an object that nothing refers to. It fails when this object is left at the end. It also fails when another
+ * object is left that HEAD, the index and the kept tags do not reach.
  */
 const PRUNE_SCRIPT = `set -u
 fail() { echo "$1" >&2; exit 1; }
@@ -47,9 +49,10 @@ done`;
 const STDERR_CHARS = 1_000;
 
 /**
- * Removes from a git repository in the sandbox everything from which an agent could copy a solution: branches, tags and remotes that are not
- * ancestors of HEAD, reflogs, stashes, and all objects that HEAD does not reach, also in its submodules. HEAD, the index and the files do
- * not change. Rejects with `prepare_failed` when there is no repository with a commit, or when such objects are left.
+ * Removes everything from a git repository in the sandbox that an agent could copy a solution from: branches, tags and remotes that are not
+ * ancestors of HEAD, reflogs and stashes. It also removes all objects that HEAD does not reach. Submodules are pruned in the same way. HEAD,
+ * the index and the files do not change. Rejects with `prepare_failed` when there is no repository with a commit, or when such objects are
+ * left.
  */
 export async function pruneGitHistory(runtime: Runtime, repo: string, signal: AbortSignal): Promise<void> {
   const text = randomBytes(16).toString('hex');

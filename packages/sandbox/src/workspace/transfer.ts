@@ -4,7 +4,7 @@ import type { SandboxFile } from '../api/files.ts';
 
 export const DEFAULT_FILE_MODE = 0o644;
 
-/** Exit code with which {@link READ_SCRIPT} reports that the path is not a regular file. */
+/** Exit code of {@link READ_SCRIPT} when the path is not a regular file. */
 export const NO_FILE = 44;
 
 /** Shell script that prints the first bytes of a regular file. Never opens a FIFO or a device. Arguments: path, number of bytes. */

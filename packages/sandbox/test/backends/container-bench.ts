@@ -21,7 +21,7 @@ export type ContainerBench = {
   readonly engineSocket: string | null;
   /** Image of the sandboxes; `null` when the back end needs none. */
   readonly image: string | null;
-  /** Starts a sandbox, with the image where the back end needs one. */
+  /** Starts a sandbox. The image is added if the back end needs one. */
   readonly start: Workbench['start'];
   close(): Promise<void>;
 };
@@ -50,7 +50,7 @@ function apptainerMissing(): MissingPart {
 }
 
 /**
- * Opens a workbench for tests of `backend`. Where the back end needs an image, makes one that contains `programs` of this host; for a
+ * Opens a workbench for tests of `backend`. Where the back end needs an image, makes an image that contains `programs` of this host. For a
  * container engine, starts the engine.
  */
 export async function openWorkbench(backend: RuntimeBackend, programs: readonly string[]): Promise<ContainerBench> {

@@ -120,8 +120,8 @@ export async function processesThatMount(text: string): Promise<string[]> {
 }
 
 /**
- * Returns a random number of seconds for the command `sleep`, by which a test finds its own `sleep` process. The number is unlikely to
- * occur in another command line.
+ * Returns a random number of seconds for the command `sleep`. The number is unlikely to occur in another command line, so a test can find its
+ * own `sleep` process.
  */
 export function uniqueSeconds(): string {
   return String(100_000 + Math.floor(Math.random() * 900_000));

@@ -35,7 +35,7 @@ describe('frames', () => {
     lengths.writeUInt32BE(2 ** 30, 4);
     const before = usedMemory();
     reader.push(lengths);
-    // The bytes of one read have a buffer of their own.
+    // As in a real connection, the bytes of each read are in a separate buffer.
     for (let at = 0; at < bytes; at++) reader.push(Buffer.allocUnsafeSlow(1));
     expect(usedMemory() - before).toBeLessThan(20 * bytes);
     expect(reader.isInFrame).toBe(true);

@@ -5,7 +5,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { inputHandled, nextEventLoopTurn } from '../../../core/src/event-loop.ts';
 import { type Dialect, Interpreter } from '../../src/box/interpreter.ts';
 
-/** More than the grace time for the last output of an interpreter. */
+/** Longer than the grace time for the last output of an interpreter. */
 const LATE_MS = 400;
 
 /** A program that ends without running code. */

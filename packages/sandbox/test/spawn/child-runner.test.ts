@@ -6,7 +6,7 @@ import { isAlive, readProcess } from '../../src/processes/process-table.ts';
 import { ChildRunner } from '../../src/spawn/child-runner.ts';
 import type { HelperReply, SpawnResult } from '../../src/spawn/spawner.ts';
 
-/** More than the grace time for the last output of a command. */
+/** Longer than the grace time for the last output of a command. */
 const LATE_MS = 400;
 const PATH = process.env.PATH ?? '';
 

@@ -21,10 +21,10 @@ const TOKEN_ID_PREFIX = 'token_id:';
 /** Name of the field with log-probabilities in chat completions. */
 const LOGPROBS_FIELD = 'logprobs.content';
 
-/** Log-probabilities as one array of token ids and one array of values, which may be anything until they are checked. */
+/** Log-probabilities as one array of token ids and one array of values. The types of the values have not been checked yet. */
 export type LogprobColumns = { readonly ids: readonly number[]; readonly values: readonly unknown[] };
 
-/** What may end a reply at a stop: the requested stop strings, and the token ids that are known to close a turn. */
+/** The stop strings of the request, and the token ids that are known to close a turn. Each of them may end a reply. */
 export type ReplyEnds = { readonly stop: readonly string[]; readonly closeIds: readonly number[] };
 
 /** The fields of a reply with text alone, before they are checked. */
@@ -45,7 +45,10 @@ export type ReplyFields = TextFields & {
   /** Name of the reply's field with the log-probabilities, for errors. */
   readonly logprobsField?: string;
   readonly versions: z.output<typeof versionsSchema>;
-  /** `null` when a server that reports no stop means that the last id is a stop token, whatever ends were requested. */
+  /**
+   * Used when the server does not report which stop ended a reply. `null` for a server that reports every stop string: without a report, the
+   * last id is then a stop token.
+   */
   readonly ends: ReplyEnds | null;
 };
 
@@ -81,8 +84,8 @@ export function checkedReply(fields: ReplyFields): CheckedReply {
 }
 
 /**
- * Checks the fields of a streamed reply as {@link checkedReply} does. The error has `details.lost_ids` when ids or log-probabilities are
- * missing: the parsers of some servers drop them together with the text that they remove, and later streams would lose them as well.
+ * Checks the fields of a streamed reply as {@link checkedReply} does. When ids or log-probabilities are missing, the error has
+ * `details.lost_ids`. The parsers of some servers drop ids together with the text that they remove, and later streams would lose ids as well.
  */
 export function checkedStream(fields: ReplyFields): CheckedReply {
   try {

@@ -11,11 +11,12 @@ export type ReplyBeginning = { readonly reasoning: string; readonly text: string
 export type StreamedReply = ReplyBeginning & { readonly hasCalls: boolean };
 
 /**
- * Returns the part of an incomplete reply with which its complete message will begin. Two parsers have parsed the incomplete reply:
- * `streamed` is the result of the parser for streams, which never retracts output, and `whole` is the result of the parser for complete
- * replies. Only what both results have in common is returned, because one of the parsers may take an incomplete tool call or unfinished
- * thinking for text. Three things are left out: white space at the end, which a parser may remove later; incomplete characters; and
- * everything from the first stop string on, or from the possible beginning of one.
+ * Returns the part of an incomplete reply that its complete message will begin with. Two parsers have parsed the incomplete reply. `streamed`
+ * is the result of the parser for streams, which never retracts output, and `whole` is the result of the parser for complete replies. Only
+ * what both results have in common is returned, because one of the parsers may take an incomplete tool call or unfinished thinking for text.
+ *
+ * Three things are left out: white space at the end, which a parser may remove later; incomplete characters; and everything after the start of
+ * the first stop string. A text at the end that may become a stop string counts as one.
  */
 export function agreedBeginning(
   streamed: StreamedReply,
@@ -33,7 +34,9 @@ export function agreedBeginning(
   return { reasoning, text: settled(upToStop(sharedText(streamed.text, text), stops)) };
 }
 
-/** Returns the common beginning of two texts. White space before the texts may differ, and the result has that of `whole`. */
+/**
+ * Returns the common beginning of two texts. White space at the start of the texts may differ, and the result has the white space of `whole`.
+ */
 function sharedText(streamed: string, whole: string): string {
   const body = whole.trimStart();
   const shared = commonBeginning(streamed.trimStart(), body);

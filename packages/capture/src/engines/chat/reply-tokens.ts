@@ -70,8 +70,9 @@ export function abortedBeforeFirstToken(): FloeError {
 export type JsonRange = { readonly start: number; readonly end: number };
 
 /**
- * Parses a reply's JSON, except for the token ids and log-probabilities that were already read directly from its bytes: those of the prompt
- * (`scannedIds`) and of the reply (`sampledIds`). Throws `engine_error` for text that is not JSON, and for a body that reports an error.
+ * Parses a reply's JSON, except for the token ids and log-probabilities that were already read directly from its bytes. `scannedIds` are the
+ * ids of the prompt and `sampledIds` the ids of the reply. Throws `engine_error` for text that is not JSON, and for a body that reports an
+ * error.
  */
 export function parseReplyJson(
   body: Buffer,

@@ -4,9 +4,9 @@ import type { AssistantMessage } from '@floe-rl/core/schema';
 type CutMessage = { readonly message: AssistantMessage; readonly stop: string };
 
 /**
- * Cuts a message before the stop string that ended the reply, as engines do in chat completions. This is necessary when the parsers
- * received all sampled ids, because the ids include the stop string and the rest of the last token. Thinking precedes text, so a stop
- * string in the thinking is the one that ended the reply. Returns `null` when no stop string occurs.
+ * Cuts a message before the stop string that ended the reply, as engines do in chat completions. The cut is necessary when the parsers
+ * received all sampled ids, because the ids include the stop string and the rest of the last token. Thinking precedes text, so if the thinking
+ * contains a stop string, this stop string ended the reply. Returns `null` when no stop string occurs.
  */
 export function cutAtStop(message: AssistantMessage, stops: readonly string[]): CutMessage | null {
   const inThinking = firstStop(message.reasoning_content ?? '', stops);
@@ -27,7 +27,7 @@ export function cutAtStop(message: AssistantMessage, stops: readonly string[]): 
 /** A stop string in a text. `at` is the position of its first character. */
 type FoundStop = { readonly at: number; readonly stop: string };
 
-/** Of the stop strings in a text that end after the position `after`, returns the one that ends first; `null` when there is none. */
+/** Returns the stop string that ends first in a text, among the stop strings that end after the position `after`; `null` when there is none. */
 export function firstStop(text: string, stops: readonly string[], after = 0): FoundStop | null {
   let first: FoundStop | null = null;
   for (const stop of stops) {
@@ -56,8 +56,8 @@ export function stopStartLength(text: string, stops: readonly string[]): number 
 export const INCOMPLETE_END = /(?<![\uFFFD\uD800-\uDBFF])[\uFFFD\uD800-\uDBFF]+$/;
 
 /**
- * A stop string that begins in the first part of a resumed reply and ends in its later part. `count` is the number of ids up to and
- * including the one that completes the stop string.
+ * A stop string that begins in the first part of a resumed reply and ends in its later part. `count` is the number of ids up to and including
+ * the id that completes the stop string.
  */
 export type SeamStop = { readonly stop: string; readonly count: number };
 

@@ -42,10 +42,10 @@ type ForeignChunk = {
   readonly usage?: z.output<typeof usageSchema> | null | undefined;
 };
 
-/** What differs between the streams of the engines. */
+/** The parts of reading a stream that differ between engines. */
 export type StreamFormat<Schema extends z.ZodType<ForeignChunk>> = {
   readonly schema: Schema;
-  /** Converts a finish reason. Throws `engine_error` for an unknown one. */
+  /** Converts a finish reason. Throws `engine_error` for an unknown reason. */
   readonly finishReason: (reason: string) => FinishReason;
   /** Whether the stream may end without `[DONE]`, which some APIs do not send. */
   readonly endsWithoutDone: boolean;
@@ -63,7 +63,7 @@ export interface StreamedPrompt {
   readonly field: string;
   /** Finds the ids in the bytes of a chunk, which is not parsed yet; `null` when they are not there. */
   find(data: Buffer): JsonRange | null;
-  /** Takes the ids, which `find` has found or which are the value of the field. Throws `engine_error` for invalid ones. */
+  /** Takes the ids that `find` has found, or that are the value of the field. Throws `engine_error` for invalid ids. */
   take(value: number[] | number): void;
   /** Returns the ids at the end of the stream. Throws `engine_error` when they are missing. */
   ids(): Int32Array;
@@ -120,7 +120,7 @@ type StreamDeps = {
   readonly listener: ReplyListener | null;
   /** `null` when the server reports no token ids. */
   readonly prompt: StreamedPrompt | null;
-  /** The call and the models that every chunk must name, if it names any; `null` when it may name any. */
+  /** The call and the models that a chunk may name. `null` when a chunk may name any call and model. */
   readonly owner: { readonly completionId: string; readonly models: ReadonlySet<string> } | null;
   /** Receives all ids so far, after each read that added some and did not end the reply. */
   readonly onIds?: (ids: readonly number[]) => void;
@@ -132,8 +132,8 @@ type StreamedFields = Omit<ReplyFields, 'versions' | 'ends'> & { readonly messag
 const NO_IDS = new Int32Array(0);
 
 /**
- * Reads a streamed reply of status 200, of any engine, and notifies a listener while it arrives. The result is that of the same reply in
- * one body, and the stream is rejected for the same reasons. Nothing may follow the finish reason but the usage and lists of ids.
+ * Reads a streamed reply of status 200, of any engine, and notifies a listener while it arrives. The result is the same as for the same reply
+ * in one body, and a stream is rejected for the same reasons as a body. After the finish reason, only the usage and lists of ids may follow.
  */
 export class StreamReader<Schema extends z.ZodType<ForeignChunk>> {
   private readonly format: StreamFormat<Schema>;

@@ -20,7 +20,7 @@ export type SampleRequest = {
   readonly maxTokens: number;
   /** Parameters outside of `EngineConnection.supports` have their neutral values. */
   readonly sampling: Readonly<Record<SamplingParameter, number>>;
-  /** `null` for a random one. */
+  /** `null` for a random seed. */
   readonly seed: number | null;
   /** Ids at which the reply ends. The last sampled id is then one of them. */
   readonly endIds: readonly number[];
@@ -49,18 +49,21 @@ export type EngineKit = {
 };
 
 /**
- * A connection to one inference server that samples token ids. floe renders the prompts and parses the replies with the folder `tokenizer`
- * of the engine, joins interrupted replies, and refuses what the server cannot do.
+ * A connection to one inference server that samples token ids. floe renders the prompts and parses the replies with the engine's `tokenizer`
+ * folder. It also joins interrupted replies, and refuses requests that the server cannot satisfy.
  */
 export type EngineConnection = {
   /** Name of the model that the server serves. */
   readonly model: string;
   readonly serverVersion?: string | null;
-  /** Context length in tokens; absent or `null` for the one that the tokenizer's configuration declares. */
+  /** Context length in tokens; absent or `null` for the context length that the tokenizer's configuration declares. */
   readonly contextTokens?: number | null;
-  /** The sampling parameters that the server follows. Requests with others than the neutral value of the rest are refused. */
+  /** The sampling parameters that the server supports. A request that sets another parameter to a value that is not neutral is refused. */
   readonly supports: readonly SamplingParameter[];
-  /** Whether log-probabilities are the model's own or those after the sampling parameters; absent: as the engine is registered. */
+  /**
+   * Whether log-probabilities are the model's own, or computed after the sampling parameters were applied. When absent, the mode of the
+   * engine's registration holds.
+   */
   readonly logprobsMode?: LogprobsMode;
   sample(request: SampleRequest, signal: AbortSignal): Promise<SampledIds>;
   /** Returns the version of the current weights; absent when the server does not report it, and `null` when it has none. */
@@ -88,8 +91,8 @@ export function defineEngine(definition: EngineDefinition): EngineDefinition {
 }
 
 /**
- * Returns the engine that a module exports. `where` names the module in errors. Throws `setup_failed` for a module without one, and for the
- * name of a kind that floe itself has.
+ * Returns the engine that a module exports. `where` names the module in errors. Throws `setup_failed` for a module that exports no engine, and
+ * when the kind has the name of one of floe's own kinds.
  */
 export function engineModule(kind: string, where: string, module: Readonly<Record<string, unknown>>): EngineDefinition {
   if (engineKindSchema.safeParse(kind).success) {

@@ -18,7 +18,7 @@ import { LocalText, replyBound } from '../local-text.ts';
 import { EngineVersions } from '../versions.ts';
 import type { EngineConnection, EngineDefinition, EngineKit, SampleRequest, SamplingParameter } from './definition.ts';
 
-/** The values with which parameters leave the model's distribution unchanged. */
+/** The neutral value of each parameter, which leaves the model's distribution unchanged. */
 const NEUTRAL: Readonly<Record<SamplingParameter, number>> = {
   temperature: 1,
   top_p: 1,
@@ -73,8 +73,8 @@ type Parts = {
 };
 
 /**
- * Connects to a server with an engine module of the operator. Rejects with the module's `FloeError`, with `engine_error` for any other error
- * of the module and for a connection that lacks a field, and with `setup_failed` when `spec` names no usable tokenizer.
+ * Connects to a server with an engine module of the operator. Rejects with the module's `FloeError`. Rejects with `engine_error` for any other
+ * error of the module and for a connection that lacks a field. Rejects with `setup_failed` when `spec` names no usable tokenizer.
  */
 export async function createCustomEngine(
   spec: EngineSpec,
@@ -258,7 +258,7 @@ class CustomEngine implements Engine {
     const ids = [...prompt.ids, ...first.responseIds];
     const sample = await this.sampled(sampleRequest(request, ids, maxTokens, text.ends.ids), signal);
     const responseIds = concatIds(first.responseIds, sample.ids);
-    // The tokens are sampled: an abort during the question for their version must not lose them.
+    // The tokens have been sampled. An abort while their version is requested must not lose them.
     const spans = await server.finishing(signal, () => versionsOf({ count: sample.ids.length, spans: null }));
     return {
       promptIds: prompt.ids,

@@ -40,8 +40,8 @@ const PREFILL_NOTE = 'its turns cannot be spliced: start it with --no-prefill-as
 
 /**
  * Connects to a llama.cpp server. Its prompts are always token ids: messages are first rendered with its chat template. Rejects with
- * `engine_unavailable` when the server cannot be reached or is still loading, `engine_error` when it does not serve the model that `spec`
- * names, and `unsupported` when `spec` names a parser that floe does not have.
+ * `engine_unavailable` when the server cannot be reached or is still loading, and with `engine_error` when it does not serve the model that
+ * `spec` names. Rejects with `unsupported` when `spec` names a parser that floe does not have.
  */
 export async function createLlamaCppEngine(spec: EngineSpec, { clock }: { readonly clock: Clock }): Promise<Engine> {
   const server = new EngineServer(spec, { clock, isOverflow: ({ type }) => type === 'exceed_context_size_error' });

@@ -87,9 +87,9 @@ function stopOf(reply: z.output<typeof replySchema>, ids: Int32Array): StopCause
 }
 
 /**
- * Assigns the log-probabilities of `entries` to positions of `ids`, with NaN where there is none: the server omits tokens that end inside a
- * multi-byte character, and tokens of a stop string. Each entry has the token id; an entry that could belong to several positions is not
- * used.
+ * Assigns the log-probabilities of `entries` to positions of `ids`. Positions without a log-probability get NaN, because the server omits
+ * tokens that end inside a multi-byte character, and tokens of a stop string. Each entry has the token id. An entry that could belong to
+ * several positions is not used.
  */
 export function knownLogprobs(entries: readonly unknown[] | null | undefined, ids: Int32Array): Float32Array {
   if (entries === null || entries === undefined) throw invalidReply('completion_probabilities is missing');

@@ -80,7 +80,7 @@ export function distributionBody(model: string, idsJson: string, forcedId: numbe
     n_predict: 1,
     samplers: ['temperature'],
     temperature: 0,
-    // The bias determines the sampled token, but does not change the reported probabilities, which are those before sampling.
+    // The bias determines the sampled token. It does not change the reported probabilities, because they are computed before sampling.
     logit_bias: [[forcedId, FORCING_BIAS]],
     stream: false,
     cache_prompt: true,

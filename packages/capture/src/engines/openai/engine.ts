@@ -26,10 +26,11 @@ const OVERFLOW_WORDING = /context (?:length|size|window)|maximum model length|pr
 const NOT_REQUESTED: TokenProbe = { fields: null, reason: 'they are not requested, because token_ids is off' };
 
 /**
- * Connects to any server with OpenAI's chat completions API. OpenAI's own API reports no token ids, and its replies are not trained on;
- * servers that report token ids and log-probabilities are measured. Rejects with `engine_unavailable` when the server cannot be reached, and
- * with `engine_error` when it refuses the API key, when it lists no models and `spec` names none, or when `spec` requires token ids and it
- * reports none.
+ * Connects to any server with OpenAI's chat completions API. OpenAI's own API reports no token ids, so its replies cannot be trained on. For
+ * servers that report token ids and log-probabilities, the mode of the log-probabilities is measured.
+ *
+ * Rejects with `engine_unavailable` when the server cannot be reached. Rejects with `engine_error` when the server refuses the API key, or
+ * when it lists no models and `spec` names none. Also rejects with `engine_error` when `spec` requires token ids and the server reports none.
  */
 export async function createOpenaiEngine(spec: EngineSpec, { clock }: { readonly clock: Clock }): Promise<Engine> {
   const server = new EngineServer(spec, {

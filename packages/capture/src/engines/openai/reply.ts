@@ -27,7 +27,8 @@ import { type ReplyStream, StreamReader } from '../chat/stream-reader.ts';
 import type { GenerateReply, ReplyListener } from '../engine.ts';
 
 /**
- * Converts a finish reason. Throws `engine_error` for an unknown one, and `engine_rejected` when the API's content filter withheld the reply.
+ * Converts a finish reason. Throws `engine_error` for an unknown reason, and `engine_rejected` when the API's content filter withheld the
+ * reply.
  */
 function finishReasonOf(reason: string): FinishReason {
   switch (reason) {
@@ -98,8 +99,8 @@ type TokenReplyContext = {
 };
 
 /**
- * Parses a chat completion of status 200 with token ids and log-probabilities, as servers made from vLLM or SGLang write them. Returns the
- * model's name in the reply too. Throws `engine_error` for a reply that must not be trained on, and `engine_rejected` when the API's content
+ * Parses a chat completion of status 200 with token ids and log-probabilities, as servers based on vLLM or SGLang write them. Also returns the
+ * model's name in the reply. Throws `engine_error` for a reply that must not be trained on, and `engine_rejected` when the API's content
  * filter withheld the reply.
  */
 export function parseTokenReply(

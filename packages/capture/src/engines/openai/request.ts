@@ -9,7 +9,7 @@ export function isOptionalField(name: unknown): name is OptionalField {
 }
 
 /**
- * The fields with which servers made from vLLM or SGLang return token ids and log-probabilities. SGLang returns the prompt's ids only with a
+ * Request fields that make servers based on vLLM or SGLang return token ids and log-probabilities. SGLang returns the prompt's ids only with a
  * field of its own, and vLLM ignores that field.
  */
 export type TokenFields = {

@@ -18,7 +18,7 @@ const CHAT_PATH = '/v1/chat/completions';
 /** Time limit of one request of the probe. */
 const PROBE_TIMEOUT_MS = 30_000;
 
-/** The fields to request, in the order in which they are tried. The next ones are tried when the API refuses a request. */
+/** The fields to request, in the order in which they are tried. When the API refuses a request, the next entry is tried. */
 const FIELD_SETS: readonly TokenFields[] = [
   { return_token_ids: true, return_prompt_token_ids: true, logprobs: true },
   { return_token_ids: true, logprobs: true },
@@ -58,7 +58,7 @@ export async function probeTokens(server: EngineServer, spec: EngineSpec, model:
   return { fields: null, reason };
 }
 
-/** Requests a reply with token ids and returns the name of its model. Rejects when the reply lacks what is needed for training. */
+/** Requests a reply with token ids and returns the name of its model. Rejects when the reply lacks fields that are needed for training. */
 function modelOfTokenReply(server: EngineServer, model: string, fields: TokenFields): Promise<string | null> {
   const body = JSON.stringify({ model, messages: [PREDICTABLE], max_tokens: 1, stream: false, ...fields });
   return server.withDeadline(PROBE_TIMEOUT_MS, async (signal) => {
@@ -77,8 +77,8 @@ function topAt(server: EngineServer, model: string, temperature: number): Promis
 }
 
 /**
- * Whether the error shows what the API supports: it refused the request, or its reply lacks something. Other errors show only that it could
- * not be used now.
+ * Whether the error shows what the API supports: the API refused the request, or its reply lacks a field. Other errors show only that the API
+ * could not be used at that time.
  */
 function isAnswer(error: unknown): error is FloeError {
   if (!FloeError.is(error) || error.details.broken_off === true) return false;

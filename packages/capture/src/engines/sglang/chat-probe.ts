@@ -147,10 +147,10 @@ function chatCompletion(
 }
 
 /**
- * Finds request flags with which a stream contains all token ids and log-probabilities; `null` when no flags achieve it. Each combination
- * of flags is tried with a reply that the token limit ends and with a reply that a stop token ends, because some releases report no
- * log-probability for a last token without text. The stop token is the first token of the reply in `plain`. If the reply in `plain` reports
- * policy versions, the streams must report them as well.
+ * Finds request flags that make a stream contain all token ids and log-probabilities; `null` when no flags achieve it. Each combination of
+ * flags is tried with two replies: the token limit ends the first, and a stop token ends the second. The second is needed because some
+ * releases report no log-probability for a last token without text. The stop token is the first token of the reply in `plain`. If the reply in
+ * `plain` reports policy versions, the streams must report them as well.
  */
 async function findStreamIdSource(
   server: EngineServer,
@@ -237,8 +237,8 @@ export async function probeNative(server: EngineServer, ids: Int32Array): Promis
 }
 
 /**
- * Whether the server separates its prefix cache by salt. `honoured` means that a cached prefix is reused only with the same salt,
- * `accepted` that the field is accepted but no call shows an effect, and `refused` that the server refuses the field.
+ * Whether the server separates its prefix cache by salt. `honoured`: a cached prefix is reused only with the same salt. `accepted`: the field
+ * is accepted, but no call shows an effect. `refused`: the server refuses the field.
  */
 export type SaltSupport = 'honoured' | 'accepted' | 'refused';
 

@@ -132,7 +132,7 @@ export function listedIds(sglext: z.output<typeof sglextSchema> | null | undefin
   return lists[0] ?? [];
 }
 
-/** Returns the ids of the reply's own field or those of `sglext`. Throws `engine_error` when the reply has both and they differ. */
+/** Returns the ids of the reply's own field, or the ids of `sglext`. Throws `engine_error` when the reply has both and they differ. */
 export function sameIds<T extends ArrayLike<number>>(
   own: T | null,
   listed: readonly number[] | null,

@@ -17,7 +17,7 @@ type SglangOptions = { readonly forceNative?: boolean };
 
 /**
  * Connects to an SGLang server of any release that reports token ids (see `IdSource`). Rejects with `engine_unavailable` when the server
- * cannot be reached, and with `engine_error` when it is not an SGLang server, reports no token ids or does not serve the model that `spec`
+ * cannot be reached. Rejects with `engine_error` when it is not an SGLang server, reports no token ids or does not serve the model that `spec`
  * names.
  */
 export async function createSglangEngine(

@@ -52,9 +52,9 @@ export function readExperts(base64: string, shape: ExpertShape, positions: numbe
 }
 
 /**
- * Joins the routed experts of a resumed reply, whose later part reports experts for all tokens (`whole`). For the tokens of the first part,
- * the experts with which they were sampled are kept. The experts that the later call reports for these tokens are dropped, because they
- * come from a prefill, possibly with other weights. Returns `null` when either argument is `null` or their shapes do not match.
+ * Joins the routed experts of a resumed reply, whose later part reports experts for all tokens (`whole`). The tokens of the first part keep
+ * the experts that they were sampled with. The experts that the later call reports for these tokens are dropped, because they come from a
+ * prefill, possibly with other weights. Returns `null` when either argument is `null` or their shapes do not match.
  */
 function joinExperts(first: RoutedExperts | null, whole: RoutedExperts | null): RoutedExperts | null {
   if (first === null || whole === null) return null;

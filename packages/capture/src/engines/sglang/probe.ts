@@ -32,8 +32,8 @@ export type Profile = {
   /** Whether the server can parse tool calls and thinking from a given text, without sampling. */
   readonly canReadText: boolean;
   /**
-   * Text at the end of the prompt that the reasoning parser needs in front of a reply, such as the opening of a thinking block; empty when
-   * the parser needs none.
+   * Text at the end of the prompt, such as the opening of a thinking block, that the reasoning parser needs before the reply. Empty when the
+   * parser needs none.
    */
   readonly opening: string;
   readonly salt: SaltSupport;
@@ -163,7 +163,7 @@ async function endsInThinking(server: EngineServer, parser: string, text: string
   }
 }
 
-/** HTTP status with which a server answers when a route exists but not for the method of the request. */
+/** HTTP status of a server for a route that exists but does not allow the method of the request. */
 const WRONG_METHOD = 405;
 
 async function accepts(server: EngineServer, path: string, body: object): Promise<boolean> {

@@ -148,9 +148,9 @@ const SHAPES = [
 ];
 
 /**
- * Determines the generation prompt (the ids that open the assistant's turn) of a server that appends it to every conversation that it
- * renders. Two conversations are rendered, of which the second continues the first. The first rendering ends with the generation prompt; the
- * second has a new turn at that place. All turns begin with the same few ids, so the renderings differ only after these ids. Resolves with
+ * Determines the generation prompt (the ids that open the assistant's turn) of a server that appends it to every conversation that it renders.
+ * Two conversations are rendered, and the second continues the first. The first rendering ends with the generation prompt. At the same place,
+ * the second rendering has a new turn. All turns begin with the same few ids, so the renderings differ only after these ids. Resolves with
  * `null` when the renderings do not have this structure.
  */
 export async function findGenerationPrompt(render: OpenRenderer): Promise<Int32Array | null> {
@@ -207,8 +207,8 @@ function sharedLength(a: Int32Array, b: Int32Array): number {
 const MAX_START_IDS = 3;
 
 /**
- * Returns how many ids at the end of `ids` belong to the beginning of a turn. Every turn begins with the same ids, which are looked up in
- * `head`, the start of a rendered conversation: it has begin-of-text ids, if there are any, and then the beginning of the first turn.
+ * Returns how many ids at the end of `ids` belong to the beginning of a turn. Every turn begins with the same ids. They are looked up in
+ * `head`, the start of a rendered conversation, which consists of the begin-of-text ids, if any, and the beginning of the first turn.
  */
 function turnStartLength(ids: Int32Array, head: Int32Array): number {
   for (let length = Math.min(ids.length, head.length - 1); length > 0; length--) {

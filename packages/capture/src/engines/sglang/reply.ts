@@ -16,7 +16,10 @@ import {
   versionsSchema,
 } from '../chat/reply-tokens.ts';
 
-/** Schema of `meta_info` in the replies of `/generate`, and in those of chat completions that request it with `return_meta_info`. */
+/**
+ * Schema of `meta_info` in the replies of `/generate`. Replies of chat completions have the same object when the request asks for it with
+ * `return_meta_info`.
+ */
 export const metaInfoSchema = z.looseObject({
   id: z.string().nullish(),
   finish_reason: z
@@ -90,7 +93,7 @@ export function versionOf(reported: string | number | null | undefined): string 
   return reported === null || reported === undefined || reported === UNNAMED_VERSION ? null : String(reported);
 }
 
-/** Throws `engine_error` when the reply's prompt is not the one that was sent. */
+/** Throws `engine_error` when the reply's prompt differs from the sent prompt. */
 export function assertSentPrompt(sent: Int32Array, used: Int32Array): void {
   if (sent.length !== used.length) {
     throw invalidReply(`it was prompted with ${used.length} ids, not the ${sent.length} sent`);
@@ -133,7 +136,7 @@ export function parseNativeReply(
   const logprobs = readTuples(meta.output_token_logprobs ?? noTuples(reply.output_ids));
   const echoed = reply.prompt_token_ids;
   const checked = checkedReply({
-    // Releases without return_prompt_token_ids report only the number of ids, which is checked against those that were sent.
+    // Releases without return_prompt_token_ids report only the number of ids, which is compared with the number of sent ids.
     promptIds: echoed === null || echoed === undefined ? call.sent : idsFrom(echoed, scanned, 'prompt_token_ids'),
     responseIds: Int32Array.from(reply.output_ids ?? logprobs.ids),
     logprobs,

@@ -135,7 +135,7 @@ function conversationJson(model: string, messages: string, toolsText: string): s
   return `{"model":${JSON.stringify(model)},"messages":[${messages}]${tools}`;
 }
 
-/** Returns the token ids of the prompt, followed by those of `resumeFrom`, as JSON text without brackets. */
+/** Returns the token ids of the prompt, followed by the token ids of `resumeFrom`, as JSON text without brackets. */
 function promptJson({ prompt, resumeFrom }: GenerateRequest): string {
   const own = prompt?.json.toString('latin1') ?? '';
   if (resumeFrom === null || resumeFrom.responseIds.length === 0) return own;

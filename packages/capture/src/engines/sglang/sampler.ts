@@ -17,9 +17,7 @@ import { readModels } from './server-facts.ts';
 import { chatStream } from './stream.ts';
 import { TextReader, withCountedIds } from './text-reader.ts';
 
-/**
- * A reply with its message. For a resumed reply the message covers all tokens, and the other fields only those that the last call sampled.
- */
+/** A reply with its message. For a resumed reply the message covers all tokens, and the other fields cover only the tokens of the last call. */
 export type ReadReply = SampledReply & { readonly message: AssistantMessage };
 
 /** Samples replies with the endpoints that the server's profile selects. */
@@ -46,7 +44,7 @@ export class Sampler {
   }
 
   /**
-   * Samples one reply. `maxTokens` is the maximum number of tokens that this call may sample, without those of `resumeFrom`. Rejects as
+   * Samples one reply. `maxTokens` is the maximum number of tokens that this call may sample, without the tokens of `resumeFrom`. Rejects as
    * `Engine.generate` does.
    */
   async sample(
@@ -136,7 +134,7 @@ export class Sampler {
     return withMessage(reply, await this.server.finishing(signal, (late) => this.reader.read(text, request, late)));
   }
 
-  /** Adds the message to a resumed reply. The message is parsed from the text of all tokens, including those of `first`. */
+  /** Adds the message to a resumed reply. The message is parsed from the text of all tokens, including the tokens of `first`. */
   private async readResumed(
     request: GenerateRequest,
     first: SampledTokens,

@@ -40,7 +40,7 @@ export type ServerFacts = {
 };
 
 /**
- * Reads the properties that an SGLang server reports. `model` is the model to use; `null` selects the server's first one. Rejects with
+ * Reads the properties that an SGLang server reports. `model` is the model to use; `null` selects the first model of the server. Rejects with
  * `engine_error` when the server is not an SGLang server or does not serve `model`.
  */
 export async function readServerFacts(server: EngineServer, model: string | null): Promise<ServerFacts> {
@@ -98,7 +98,7 @@ async function findModel(
 
 type Endpoint = { readonly path: string; readonly reply: HttpReply };
 
-/** Requests the given paths in order and returns the first that exists, with its reply; `null` when none of them exists. */
+/** Requests the given paths in order and returns the first path that exists, with the reply; `null` when no path exists. */
 async function firstEndpoint(server: EngineServer, paths: readonly string[]): Promise<Endpoint | null> {
   for (const path of paths) {
     const reply = await server.controlGet(path);

@@ -17,7 +17,7 @@ const chunkSchema = z.object({
 });
 type ForeignChunk = z.output<typeof chunkSchema>;
 
-/** The fields of a stream that only SGLang has, each as the last chunk with it reports it. */
+/** The fields of a stream that only SGLang has. When several chunks have a field, the last one counts. */
 class SglangFields {
   /** All sampled token ids as the field `sglext` lists them; `null` before it has arrived. */
   ids: readonly number[] | null = null;

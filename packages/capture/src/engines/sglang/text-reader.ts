@@ -110,8 +110,8 @@ export class TextReader {
 }
 
 /**
- * Corrects the ids of tool calls for parsers that number tool calls, because the server has numbered only those of this reply and not those
- * of the whole conversation.
+ * Corrects the ids of tool calls for parsers that number the tool calls of a conversation. The server saw only this reply, so its numbers
+ * start at 0. The corrected numbers count the calls of earlier messages as well.
  */
 export function withCountedIds(
   message: AssistantMessage,

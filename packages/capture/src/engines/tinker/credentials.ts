@@ -13,7 +13,7 @@ const claimsSchema = z.looseObject({ iat: z.number(), exp: z.number() });
 /** Lifetime in milliseconds that is assumed for a token that does not state it. */
 const ASSUMED_LIFETIME_MS = 60_000;
 
-/** The headers that authenticate requests. The API key is sent itself, or is exchanged for tokens of short lifetime. */
+/** The headers that authenticate requests. They contain the API key, or a short-lived token that the key was exchanged for. */
 export class Credentials {
   private readonly key: string | null;
   private readonly clock: Clock;
@@ -38,7 +38,7 @@ export class Credentials {
     return keyHeader(this.token?.text ?? this.key);
   }
 
-  /** Exchanges the API key for a token from now on, as the server demands. Rejects as {@link refresh} does. */
+  /** Exchanges the API key for tokens from now on, because the server requires it. Rejects as {@link refresh} does. */
   async startExchanging(): Promise<void> {
     if (this.key === null) throw new FloeError('engine_error', 'the server requires an API key');
     this.exchanges = true;
@@ -55,7 +55,7 @@ export class Credentials {
     await this.pending;
   }
 
-  /** Discards the token, which the server has refused. Returns whether another one can be had. */
+  /** Discards the token, which the server has refused. Returns whether the API key can be exchanged for another token. */
   discard(): boolean {
     this.token = null;
     return this.exchanges;
@@ -77,7 +77,10 @@ function keyHeader(secret: string | null): Record<string, string> {
   return secret === null ? {} : { [KEY_HEADER]: secret };
 }
 
-/** Returns how long a JSON Web Token is valid from its issue on. Both times are the server's, so that its clock may differ from this one. */
+/**
+ * Returns the lifetime of a JSON Web Token from its issue to its expiry. Both times are the server's, so that a difference between its clock
+ * and the local clock does no harm.
+ */
 function lifetimeMs(jwt: string): number {
   const [, payload = ''] = jwt.split('.');
   const claims = claimsSchema.safeParse(jsonOf(Buffer.from(payload, 'base64url')));

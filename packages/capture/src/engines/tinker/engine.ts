@@ -38,7 +38,7 @@ type Parts = {
   readonly spec: EngineSpec;
   readonly service: TinkerService;
   readonly text: LocalText;
-  /** The sampler of the weights with which the engine was registered. */
+  /** The sampler of the weights that the engine was registered with. */
   readonly sampler: Sampler;
   readonly model: string;
   readonly contextTokens: number | null;
@@ -145,7 +145,7 @@ class TinkerEngine implements Engine {
   }
 
   weightsMayHaveChanged(): void {
-    // Nothing to do. The weights of a sampling session never change, and every reply is recorded with the version of its session.
+    // Does nothing, because the weights of a sampling session never change. Every reply is recorded with the version of its session.
   }
 
   metrics(): Promise<string | null> {

@@ -5,26 +5,27 @@ import { probeBody, scoringBody } from './request.ts';
 import type { SampleResponse } from './sample-response.ts';
 
 /**
- * Temperature of the probe. Processed log-probabilities at it differ much from the model's own, unless all likely tokens are equally
- * likely.
+ * Temperature of the probe. At this temperature, processed log-probabilities differ much from the model's own, unless all likely tokens are
+ * equally likely.
  */
 const TEMPERATURE = 0.25;
 
-/** Number of tokens that the probe samples. Some of them are almost certain, and show nothing. */
+/** Number of tokens that the probe samples. Some of them are almost certain, so their log-probabilities do not show the mode. */
 const PROBE_TOKENS = 16;
 
 /** Largest difference, in nats, between two values of the same log-probability: servers compute logits in 16 bits and in varying order. */
 const ROUNDING = 0.1;
 
-/** Minimum of the largest difference that shows processed log-probabilities. */
+/** If the largest difference is at least this, the log-probabilities are processed. */
 const MIN_DIFFERENCE = 0.3;
 
-/** A token at or below this log-probability would have a value that differs by more than {@link ROUNDING} after the temperature. */
+/** If a token has at most this log-probability, the temperature changes it by more than {@link ROUNDING}. */
 const UNCERTAIN = -0.5;
 
 /**
- * Determines the mode from the log-probabilities of tokens that were sampled at a low temperature, and from those that the server computes
- * for the same tokens as a prompt, which are the model's own. `null` when they show neither mode.
+ * Determines the mode by comparing two log-probabilities of each token. `sampled` has the values that the server returned when it sampled the
+ * tokens at a low temperature. `own` has the model's own values, which the server computes for the same tokens as a prompt. Returns `null`
+ * when the comparison shows neither mode.
  */
 function modeOfSamples(sampled: Float32Array, own: Float32Array): LogprobsMode | null {
   const differences = sampled.map((value, index) => Math.abs(value - (own[index] ?? Number.NaN)));
@@ -35,8 +36,8 @@ function modeOfSamples(sampled: Float32Array, own: Float32Array): LogprobsMode |
 }
 
 /**
- * Measures the mode of a server's log-probabilities with two small requests. A mode that cannot be measured is the `configured` one.
- * Rejects when the server cannot be reached.
+ * Measures the mode of a server's log-probabilities with two small requests. When the mode cannot be measured, the result has the `configured`
+ * mode. Rejects when the server cannot be reached.
  */
 export async function probeTinkerLogprobs(
   configured: LogprobsMode,

@@ -6,7 +6,7 @@ import type { EngineServer } from '../engine-server.ts';
 /** Number of valid seeds. Servers store a seed in 32 bits and refuse negative ones. */
 const SEED_COUNT = 2 ** 31;
 
-/** The `stop` field of a request: ids of tokens or strings, because the API accepts no mixture of both. */
+/** The `stop` field of a request. It contains either ids of tokens or strings, because the API does not accept a mixture. */
 type StopField = readonly number[] | readonly string[];
 
 type SampleOptions = {
@@ -45,8 +45,8 @@ function bodyOf(idsJson: string, params: object, fields: object): string {
 }
 
 /**
- * Returns the error for a request with a setting that the API has no field for; `null` when it has fields for all. Such a request is
- * refused, because the reply would be sampled from another distribution than the one that is recorded.
+ * Returns the error for a request with a setting that the API has no field for; `null` when it has fields for all. Such a request is refused,
+ * because the reply would be sampled from another distribution than its record states.
  */
 export function unsupportedSetting(server: EngineServer, request: GenerateRequest): FloeError | null {
   const { sampling, responseFormat, toolChoice } = request;

@@ -6,8 +6,8 @@ import type { ReportedSample } from '../checked-sample.ts';
 export const PROTOBUF = 'application/x-protobuf';
 
 /**
- * The result of a sampling request. `promptLogprobs` has one entry for each token of the prompt that was scored, which are the last ones,
- * and NaN where none was computed.
+ * The result of a sampling request. `promptLogprobs` has one entry for each scored token of the prompt, or NaN where none was computed. The
+ * scored tokens are the last tokens of the prompt.
  */
 export type SampleResponse = ReportedSample & {
   /** `null` when they were not requested. */
@@ -114,7 +114,7 @@ class WireReader {
     return this.at === this.message.length;
   }
 
-  /** Reads an integer of variable length. Values above 2^53 lose precision, which no field that floe reads has. */
+  /** Reads an integer of variable length. Values above 2^53 lose precision, but the fields that floe reads have no such values. */
   varint(): number {
     let value = 0;
     for (let factor = 1; ; factor *= 128) {

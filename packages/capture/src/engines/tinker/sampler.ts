@@ -29,7 +29,7 @@ class WeightsSession {
   }
 }
 
-/** Weights from which replies are sampled, and the policy version with which these replies are recorded. It never changes. */
+/** The weights that replies are sampled from, and the policy version that is recorded with these replies. A sampler never changes. */
 export class Sampler {
   readonly version: string;
   private readonly service: TinkerService;
@@ -47,7 +47,10 @@ export class Sampler {
     return new Sampler(service, new WeightsSession(service, weights), model);
   }
 
-  /** Returns the sampler after a change of the version: that of other weights when it is their path, else the same with another version. */
+  /**
+   * Returns the sampler after a change of the version. When `version` is the path of weights, it is a sampler of these weights. Otherwise it
+   * is a sampler of the same weights with the new version.
+   */
   withVersion(version: string): Sampler {
     if (version.startsWith(WEIGHTS_SCHEME)) return Sampler.of(this.service, version);
     return new Sampler(this.service, this.weights, version);

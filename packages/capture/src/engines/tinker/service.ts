@@ -7,7 +7,7 @@ import { EngineServer, jsonOf } from '../engine-server.ts';
 import { Credentials } from './credentials.ts';
 import { PROTOBUF, parseJsonSample, parseProtobufSample, type SampleResponse } from './sample-response.ts';
 
-/** The version of Tinker's SDK whose protocol this client speaks. The server chooses features by it. */
+/** The version of Tinker's SDK whose protocol this client uses. The server chooses its features by this version. */
 const SDK_VERSION = '0.38.0';
 
 /** Interval at which the session is reported to be in use. Servers end a session after some minutes without a report. */
@@ -60,8 +60,8 @@ export type SamplingSession = { readonly id: string; readonly epoch: number; nex
 type ServedModel = { readonly name: string; readonly contextTokens: number | null };
 
 /**
- * Client of a server with the API of Tinker's sampling service. It keeps a session alive, opens sampling sessions, and samples. All
- * methods reject as those of `Engine` do.
+ * Client of a server with the API of Tinker's sampling service. It keeps a session alive, opens sampling sessions, and samples. All methods
+ * reject as the methods of `Engine` do.
  */
 export class TinkerService {
   readonly server: EngineServer;
@@ -118,7 +118,7 @@ export class TinkerService {
     return reply.status === 200 && parsed.success ? parsed.data.base_model : null;
   }
 
-  /** Whether a sampling session can still be used. It cannot when the session in which it was created has ended. */
+  /** Whether a sampling session can still be used. It ends together with the session in which it was created. */
   isOpen({ epoch }: SamplingSession): boolean {
     return epoch === this.epoch;
   }
@@ -225,7 +225,7 @@ export class TinkerService {
     if (reply.status !== 200) throw this.server.statusError(reply);
   }
 
-  /** Forgets the session when the error shows that the server does not know it any more. The next call then creates another one. */
+  /** Drops the session when the error shows that the server no longer knows it. The next call then creates another session. */
   private forgetIfLost(error: unknown, epoch: number): void {
     const status = FloeError.is(error) ? error.details.status : undefined;
     if (status === 404 || status === 410) this.forgetSession(epoch);
@@ -245,7 +245,7 @@ export class TinkerService {
     return this.authenticated(() => this.server.withDeadline(SESSION_TIMEOUT_MS, send, path));
   }
 
-  /** Runs a request with a token that is valid. When the server refuses the token all the same, the request is repeated with another one. */
+  /** Sends a request with a valid token. When the server refuses the token nevertheless, the request is repeated with a new token. */
   private async authenticated<T>(send: () => Promise<T>): Promise<T> {
     await this.credentials.refresh();
     try {
@@ -314,19 +314,19 @@ export class TinkerService {
     });
   }
 
-  /** Converts the failure of a request for a result. */
+  /** Returns the error of the sampled reply for a failed request for its result. */
   private pollError(error: unknown): unknown {
     if (!FloeError.is(error)) return error;
     const { status } = error.details;
-    // The server has lost the request, so that it can be sampled again without losing a reply.
+    // The server has lost the request and its result, so the reply can be sampled again.
     if (status === 410) return this.server.error('engine_unavailable', error.message, { status });
-    // Status 400 is how a server reports that sampling failed; the request itself was accepted before.
+    // The request was accepted earlier, so status 400 means that sampling failed.
     if (status === 400) return this.server.error('engine_error', error.message, { status });
     return error;
   }
 }
 
-/** Whether a request for a result failed for a reason that may pass, so that it should be repeated. */
+/** Whether a request for a result failed for a temporary reason, so that it should be repeated. */
 function isPassing(error: unknown): boolean {
   if (!FloeError.is(error)) return false;
   const { code, details } = error;

@@ -8,9 +8,9 @@ import { z } from 'zod';
  */
 const CACHE_CHARS = 4_000_000;
 
-/** What a decoder returns for bytes that are not a whole character. */
+/** Character that a decoder returns for bytes that are not a complete character. */
 const REPLACEMENT = '\ufffd';
-/** Number of ids that a character consists of at most: one for each byte of its UTF-8 form. */
+/** Maximum number of ids of one character: one for each byte of its UTF-8 form. */
 const MAX_IDS_OF_CHARACTER = 4;
 
 const addedTokenSchema = z.looseObject({
@@ -60,7 +60,7 @@ export class TextTokenizer {
     return this.addedIds.get(token) ?? this.tokenizer.token_to_id(token) ?? null;
   }
 
-  /** Returns the ids of a rendered conversation. Special tokens are recognised in it, and none is added. */
+  /** Returns the ids of a rendered conversation. Special tokens in the text are recognised, and no special token is added. */
   encode(text: string): Int32Array {
     if (this.splitter === null) return Int32Array.from(this.encodeSection(text));
     const ids: number[] = [];
@@ -80,7 +80,7 @@ export class TextTokenizer {
   }
 
   /**
-   * Returns the text of each id. Where a character consists of several ids, the last of them has the character, and the others have an empty
+   * Returns the text of each id. When a character consists of several ids, its last id has the character, and its other ids have an empty
    * text.
    */
   pieces(ids: Int32Array): string[] {
@@ -107,8 +107,8 @@ export class TextTokenizer {
 }
 
 /**
- * Returns the pattern of the special tokens of a tokenizer that encodes the sections between them independently of each other; `null` for
- * any other tokenizer, for example one that writes a space in front of the whole text.
+ * Returns the pattern of the special tokens of a tokenizer that encodes the sections between them independently of each other. Returns `null`
+ * for any other tokenizer, for example a tokenizer that writes a space in front of the whole text.
  */
 function splitterOf({ added_tokens: tokens, pre_tokenizer: preTokenizer }: TokenizerJson): RegExp | null {
   const separate = tokens.filter(({ normalized, content }) => normalized !== true && content !== '');

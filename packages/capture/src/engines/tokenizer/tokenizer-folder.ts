@@ -47,7 +47,7 @@ const generationSchema = z.looseObject({ eos_token_id: z.union([z.int(), z.array
 export type LocalModelText = {
   readonly tokenizer: TextTokenizer;
   readonly template: ChatTemplate;
-  /** The ids with which the model ends a reply, as the folder's files declare them. */
+  /** The ids that end a reply of the model, as the folder's files declare them. */
   readonly endIds: readonly number[];
   /** The context length that the tokenizer's configuration declares, in tokens; `null` when it declares none. */
   readonly contextTokens: number | null;

@@ -90,7 +90,7 @@ class VllmEngine implements Engine {
   private measuresLeft = MAX_REPEATED_MEASURES;
   /** The measurement of the logprobs mode that is in progress; `null` when there is none. */
   private measuring: Promise<void> | null = null;
-  /** Whether the last reply reported the policy versions with which it was sampled. */
+  /** Whether the last reply reported the policy versions that sampled it. */
   private reportsSpans = false;
   /** The last result of {@link capabilities}. It is cached because every call reads the capabilities and they rarely change. */
   private cachedCapabilities: EngineInfo['capabilities'] | null = null;
@@ -284,8 +284,8 @@ class VllmEngine implements Engine {
   }
 
   /**
-   * Measures the mode of the log-probabilities after a reply has arrived, because the server was paused or failed when the mode was to be
-   * measured, and the reply shows that it is running.
+   * Repeats the measurement of the log-probabilities' mode after a reply has arrived. An earlier measurement failed because the server was
+   * paused or had failed. The reply shows that the server is running.
    */
   private async repeatMeasurement(): Promise<void> {
     if (this.measuring === null && this.measuresLeft === 0) return;
@@ -346,7 +346,7 @@ class VllmEngine implements Engine {
     notice(message, { engine_id: server.engineId, reason: error.message });
   }
 
-  /** Returns the version spans of a reply, including those of the tokens that it resumes. */
+  /** Returns the version spans of a reply, including the spans of the tokens that it resumes. */
   private async versionSpansOf(
     { resumeFrom, prompt }: GenerateRequest,
     { responseIds }: ParsedReply,

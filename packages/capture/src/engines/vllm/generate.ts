@@ -59,8 +59,10 @@ export class TokenCalls {
 
   /**
    * Samples one reply, which begins with the tokens of `resumeFrom`. The request's listener is used if the server can parse incomplete
-   * replies. Rejects with `details.unverifiable` when the server reports neither the prompt nor its length, with `details.lost_ids` when a
-   * stream lacks ids, and with `details.contradicts_preview` when the message does not begin with what the listener received.
+   * replies. An error has one of these details:
+   * - `unverifiable`: the server reports neither the prompt nor its length.
+   * - `lost_ids`: a stream lacks ids.
+   * - `contradicts_preview`: the message does not begin with the text that the listener received.
    */
   async generate(request: TokenRequest, context: ReplyContext, signal: AbortSignal): Promise<TokenReply> {
     const { resumeFrom } = request;
@@ -221,7 +223,9 @@ export class TokenCalls {
   }
 }
 
-/** Joins the tokens of the two parts of a resumed reply. The version spans are only those of `later`, counted from its own first token. */
+/**
+ * Joins the tokens of the two parts of a resumed reply. The version spans of the result cover only `later`, counted from its own first token.
+ */
 function joined(first: SampledTokens, later: ParsedReply): ParsedReply {
   return {
     ...later,

@@ -49,7 +49,7 @@ export type Generated = {
   readonly reportsStop: boolean;
 };
 
-/** The fields of a reply as far as they are not known before the call. */
+/** The fields of a reply that are not known before the call. */
 type SampledFields = Pick<ReplyFields, 'responseIds' | 'logprobs' | 'versions' | 'finishReason' | 'reported' | 'usage'>;
 
 /** Parses a whole reply of `/inference/v1/generate` with status 200. Throws `engine_error` for a reply that must not be recorded. */
@@ -72,7 +72,7 @@ export function parseGenerated(body: Buffer, sent: SentIds, context: ReplyContex
   return generatedOf(checkedReply(fields), fields.reported, choice.routed_experts);
 }
 
-/** Adds to the fields of a reply the ones that are known before the call. Its message is empty until it is parsed. */
+/** Adds the fields that are known before the call to the other fields of a reply. Its message is empty until it is parsed. */
 export function generatedFields(sent: SentIds, { usage, ...fields }: SampledFields): ReplyFields {
   return {
     ...fields,
@@ -94,14 +94,16 @@ export function generatedOf(
 }
 
 /**
- * Returns an array with the length of the prompt. Its ids need not be right: the reply's have already been compared with those that were
- * sent, and only their number is still compared with the usage.
+ * Returns an array with the length of the prompt. Its ids need not be right: the reply's prompt ids have already been compared with the sent
+ * ids, and only their number is still compared with the usage.
  */
 function promptOf({ parts, count }: SentIds): Int32Array {
   return parts.length === 1 ? (parts[0] as Int32Array) : new Int32Array(count);
 }
 
-/** Compares the ids of the prompt in a stream with those that were sent. A stream that does not show them is accepted with its usage. */
+/**
+ * Compares the ids of the prompt in a stream with the sent ids. For a stream without prompt ids, only their number in the usage is compared.
+ */
 export class SentPrompt implements StreamedPrompt {
   readonly field = PROMPT_FIELD;
   private readonly sent: SentIds;
@@ -131,7 +133,7 @@ export class SentPrompt implements StreamedPrompt {
 
 /**
  * Whether a reply repeats the prompt's ids. `compared` is the result of {@link compareIds}. Throws `engine_error` when the reply answers a
- * prompt other than the one that was sent.
+ * prompt other than the sent prompt.
  */
 function showsSentPrompt(
   echoed: number[] | number | null | undefined,

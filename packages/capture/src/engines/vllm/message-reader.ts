@@ -128,7 +128,7 @@ function hasCode(error: unknown, code: FloeError['code']): boolean {
   return FloeError.is(error) && error.code === code;
 }
 
-/** Values that a request to the server's parsers needs in addition to those of the sampled call. */
+/** Values that a request to the server's parsers needs in addition to the values of the sampled call. */
 type DerenderOptions = ReplyContext & { readonly model: string; readonly includeReasoning: boolean };
 
 /**

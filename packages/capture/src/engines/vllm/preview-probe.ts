@@ -43,7 +43,7 @@ const REQUEST_WITH_TOOLS = {
 
 /**
  * Determines what can be shown of replies that are still being sampled. `word` contains the token ids of one word. Rejects when the server
- * does not parse streams of ids, or refuses the conversation with which the probe is made.
+ * does not parse streams of ids, or refuses the probe's conversation.
  */
 export async function previewSupportOf(
   server: EngineServer,

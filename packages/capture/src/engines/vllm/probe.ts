@@ -41,8 +41,8 @@ export type Profile = {
 };
 
 /**
- * Determines the properties of a server. Nothing is sampled except one token in each of two calls, which show the mode of the
- * log-probabilities, and what `readServerFacts` samples. Rejects as `createVllmEngine` does.
+ * Determines the properties of a server. The measurement of the log-probabilities' mode samples one token in each of two calls, and
+ * `readServerFacts` may sample tokens too. Nothing else is sampled. Rejects as `createVllmEngine` does.
  */
 export async function probeServer(server: EngineServer, spec: EngineSpec, clock: Clock): Promise<Profile> {
   const facts = await readServerFacts(server, spec.model);
@@ -97,8 +97,8 @@ async function turnEndsOf(
 ): Promise<TurnEnds> {
   const closeIds = new Set(ids);
   const [close] = ids;
-  // It is unknown whether the server's parsers would write the end-of-turn token into a message. The token is therefore always removed before
-  // the ids are parsed.
+  // The server's parsers might write the end-of-turn token into a message. Whether they do is unknown here, so the token is always removed
+  // before the ids are parsed.
   if (word === null) return { closeIds, isCloseShown: true };
   const parsed = async (sampledIds: Int32Array): Promise<string> => {
     const { completionId, sessionId } = PROBE_REQUEST;
@@ -126,8 +126,8 @@ const PREDICTABLE = '{"role":"user","content":"Say yes."}';
 const pausedSchema = z.looseObject({ is_paused: z.boolean() });
 
 /**
- * Samples one token at `temperature` and returns the log-probabilities of the likeliest tokens. Rejects with `unsupported` while the server
- * is paused, because a paused server does not answer, and when it does not answer completely and within the time limit.
+ * Samples one token at `temperature` and returns the log-probabilities of the likeliest tokens. Rejects with `unsupported` while the server is
+ * paused, because a paused server does not answer. Also rejects with `unsupported` when the answer is incomplete or late.
  */
 async function topLogprobsAt(server: EngineServer, facts: ServerFacts, temperature: number): Promise<TopLogprobs> {
   if (facts.routes.pause) {
@@ -147,7 +147,7 @@ async function topLogprobsAt(server: EngineServer, facts: ServerFacts, temperatu
       if (signal.aborted) {
         throw server.error('unsupported', `it did not sample a token within ${PROBE_TIMEOUT_MS / 1000} s`);
       }
-      // The server has answered all earlier calls of the probe, so it is connected, and measured after a later reply.
+      // The server has answered all earlier calls of the probe, so the engine can be used. The mode is measured after a later reply.
       throw hasAnswered(error) ? error : server.error('unsupported', asFloeError(error).message);
     }
   });

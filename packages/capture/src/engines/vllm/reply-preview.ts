@@ -14,8 +14,8 @@ import type { ReplyContext } from './reply.ts';
  */
 const MIN_STEP_IDS = 16;
 /**
- * Share of its ids by which a reply must grow before the next preview. A preview parses all ids so far, so previews must become rarer as
- * the reply grows. With a quarter, all previews of a reply together parse about five times its ids, with each of two parsers.
+ * Share of its ids that a reply must grow by before the next preview. A preview parses all ids so far, so previews must become rarer as the
+ * reply grows. With a quarter, all previews of a reply together parse about five times its ids, with each of two parsers.
  */
 const STEP_SHARE = 1 / 4;
 /**
@@ -36,9 +36,9 @@ type PreviewDeps = {
 };
 
 /**
- * Shows the beginning of a reply to a listener while the reply is sampled as ids. With the first ids, and from time to time after them, two
- * of the server's parsers convert the ids so far to a message: the parser for streams, and the one that will parse the complete reply. What both agree on is shown. Failures of
- * these requests end the preview and not the reply.
+ * Shows the beginning of a reply to a listener while the reply is sampled as ids. With the first ids, and repeatedly as more arrive, two of
+ * the server's parsers convert the ids so far to a message. One is the parser for streams, and the other is the parser that will parse the
+ * complete reply. The part on which both agree is shown. Failures of these requests end the preview and not the reply.
  */
 export class ReplyPreview {
   private readonly deps: PreviewDeps;
@@ -102,7 +102,7 @@ export class ReplyPreview {
       const { streamed, whole } = await reader.preview(request, ids, context, this.abort.signal);
       if (this.isOver) return;
       this.show(agreedBeginning(streamed, whole, request.stop));
-      // Nothing that follows a tool call is shown, so later previews would show nothing new.
+      // Nothing after a tool call is shown, so later previews would show nothing new.
       if (streamed.hasCalls) this.isOver = true;
     } catch {
       this.isOver = true;

@@ -12,9 +12,9 @@ export const DERENDER_PATH = '/v1/chat/completions/derender';
 const TOKENS_PER_CHUNK = 16;
 
 /**
- * Number of ids per streamed chunk of a reply to a prompt of ids, on servers that support the setting; the first id is always sent
- * immediately. A reply often begins with ids that are not shown, and then the first visible one waits for the second chunk: at 4 ids and
- * 8 ms per id at most 24 ms. `npm run bench -- streams` measures what the chunks cost.
+ * Number of ids per streamed chunk of a reply to a prompt of ids, on servers that support the setting. The first id is always sent
+ * immediately. A reply often begins with ids that are not shown, and the first visible id then waits for the second chunk. With 4 ids and 8 ms
+ * per id, it waits at most 24 ms. `npm run bench -- streams` measures what the chunks cost.
  */
 export const IDS_PER_CHUNK = 4;
 

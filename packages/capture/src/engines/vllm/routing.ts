@@ -94,8 +94,8 @@ function shapeOf(sizes: readonly number[]): RoutedExperts['shape'] {
 }
 
 /**
- * Joins the routed experts of a resumed reply: those that the later call reported, preceded by rows of the first part when the later rows
- * start after position 0. Returns `null` when rows are missing between the two parts or their shapes differ.
+ * Joins the routed experts of a resumed reply. The result has the rows of the later call. When these start after position 0, rows of the first
+ * part are put before them. Returns `null` when rows are missing between the two parts or their shapes differ.
  */
 export function joinedRouting(first: RoutedExperts | null, later: RoutedExperts | null): RoutedExperts | null {
   if (later === null || later.start === 0 || first === null || later.start <= first.start) return later;

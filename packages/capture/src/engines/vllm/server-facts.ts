@@ -17,7 +17,7 @@ import {
  */
 const NO_MODEL = 'floe-probe-of-request-fields';
 
-/** Statuses in reply to a GET that mean that the route exists, whether it accepts GET or only POST. */
+/** Statuses of a GET that show that the route exists, whether it accepts GET or only POST. */
 const ROUTE_EXISTS = new Set([200, 204, 400, 405, 422]);
 
 const modelSchema = z.looseObject({
@@ -52,8 +52,8 @@ type Routes = {
 };
 
 /**
- * Reads the properties of a server, as far as possible without sampling. `model` is the model to use; `null` selects the server's first
- * one. Rejects with `engine_unavailable` when the server cannot be reached, and with `engine_error` when it does not serve the model or
+ * Reads the properties of a server, as far as possible without sampling. `model` is the model to use; `null` selects the first model of the
+ * server. Rejects with `engine_unavailable` when the server cannot be reached. Rejects with `engine_error` when it does not serve the model or
  * does not list its models.
  */
 export async function readServerFacts(server: EngineServer, model: string | null): Promise<ServerFacts> {
@@ -169,7 +169,7 @@ export const PROBE_REQUEST: GenerateRequest = {
   policyVersion: 'floe-probe',
 };
 
-/** Derives the engine's capabilities from `facts`, except for the chat template's properties and those that only replies show. */
+/** Derives the engine's capabilities from `facts`, without the chat template's properties and without capabilities that only replies show. */
 export function capabilitiesOf(facts: ServerFacts): Omit<EngineCapabilities, 'template' | 'version_spans'> {
   const { routes, unknownFields } = facts;
   const hasTokenIds = TOKEN_ID_FIELDS.every((field) => !unknownFields.has(field));

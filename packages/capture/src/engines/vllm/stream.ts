@@ -24,7 +24,7 @@ const generatedChunkSchema = z.object({
   prompt_token_ids: idsSchema,
 });
 
-/** The fields of a stream that only vLLM has, each as the last chunk with it reports it. */
+/** The fields of a stream that only vLLM has. When several chunks have a field, the last one counts. */
 class VllmFields {
   versions: ForeignChoice['weight_versions'];
   routing: ForeignChoice['routed_experts'];
@@ -56,8 +56,8 @@ export function chatStream(context: ReplyContext, listener: ReplyListener): Repl
 }
 
 /**
- * Makes the reader of a streamed reply of `/inference/v1/generate`. `onIds` receives all ids so far, after each read that added some and
- * did not end the reply. Errors are those of {@link chatStream}.
+ * Makes the reader of a streamed reply of `/inference/v1/generate`. `onIds` receives all ids so far, after each read that added some and did
+ * not end the reply. The errors are the same as for {@link chatStream}.
  */
 export function generatedStream(
   sent: SentIds,

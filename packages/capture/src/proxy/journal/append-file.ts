@@ -17,17 +17,17 @@ export interface AppendFile {
 export type OpenAppendFile = (path: string) => Promise<AppendFile>;
 
 /**
- * Opens a file whose `append` resolves when the bytes are on the disk. With O_DSYNC, a write returns once its data is there. This takes one
- * trip to the thread pool, where a write followed by fdatasync takes two.
+ * Opens a file whose `append` resolves when the bytes are on the disk. With O_DSYNC, a write returns once its data is on the disk. This takes
+ * one task of the thread pool, and a write followed by fdatasync takes two.
  */
 export const openAppendFile: OpenAppendFile = async (path) => {
   const fd = await create(path, constants.O_DSYNC);
   return { append: (data) => writeAll(fd, data), close: () => done((callback) => close(fd, callback)) };
 };
 
-/** A file whose appended bytes survive the end of the process, and a loss of power only after `sync` has resolved. */
+/** A file whose appended bytes survive the end of the process. They survive a loss of power only after `sync` has resolved. */
 export interface UnsyncedFile extends AppendFile {
-  /** Makes all bytes durable whose `append` has resolved before this call. */
+  /** Makes all bytes durable that were appended before this call. */
   sync(): Promise<void>;
 }
 

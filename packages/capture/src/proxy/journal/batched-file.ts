@@ -10,7 +10,7 @@ import {
 /** Time in milliseconds from an append to the start of the sync that makes it durable, unless an earlier sync is still running. */
 export const SYNC_DELAY_MS = 10;
 
-/** Number of unsynced bytes at which an append waits for a sync. It bounds how much a slow disk can lose with the power. */
+/** Number of unsynced bytes at which an append waits for a sync. It limits how many bytes a loss of power can destroy when the disk is slow. */
 export const MAX_UNSYNCED_BYTES = 4 * MIB;
 
 type BatchedFileDeps = {
@@ -22,8 +22,8 @@ type BatchedFileDeps = {
 };
 
 /**
- * Returns a function that opens files whose `append` resolves when the kernel has the bytes. They are synced within
- * {@link SYNC_DELAY_MS}, many appends at once. After a failed sync, the next `append` or `close` rejects with its error.
+ * Returns a function that opens files whose `append` resolves when the kernel has the bytes. One sync for many appends makes them durable
+ * within {@link SYNC_DELAY_MS}. After a failed sync, the next `append` or `close` rejects with its error.
  */
 export function batchedFiles(deps: BatchedFileDeps): OpenAppendFile {
   return async (path) => new BatchedFile(await (deps.openFile ?? openUnsyncedFile)(path), deps);

@@ -25,8 +25,8 @@ export interface CompletionJournal {
 const SEGMENT_BYTES = 64 * MIB;
 
 /**
- * Time in milliseconds for which a batch waits for further records when the batch before it had several, so that calls that end at the same
- * time share a sync. A sync costs more CPU time than anything else in a small call.
+ * Time in milliseconds for which a batch waits for further records when the previous batch had several. Calls that end at the same time then
+ * share a sync, which costs more CPU time than anything else in a small call.
  */
 const GATHER_MS = 1;
 
@@ -43,11 +43,9 @@ export type CaptureJournalOptions = {
   readonly segmentBytes?: number;
   /** Default: `sync`. */
   readonly mode?: JournalMode;
-  /** Opens segment files, whatever the mode. Default: the function of the mode; tests pass another one. */
+  /** Opens segment files in every mode. Default: the function of the mode; tests pass another function. */
   readonly openFile?: OpenAppendFile;
-  /**
-   * Called with the milliseconds that a sync took, in mode `sync` together with the write. Must not throw.
-   */
+  /** Called with the milliseconds that a sync took. In mode `sync` this includes the write. Must not throw. */
   readonly onSync?: (tookMs: number) => void;
   /** The clock that measures the time for {@link onSync}; default: the system clock. */
   readonly clock?: Clock;

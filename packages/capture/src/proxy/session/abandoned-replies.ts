@@ -31,7 +31,7 @@ export class AbandonedReplies {
   /** Marks as used every reply that appears in the request's history. `recorded` are the session's replies so far. */
   checkRequest(messages: readonly ChatMessage[], recorded: readonly Completion[]): void {
     for (const completion of recorded) {
-      // Most replies are not at the place of an assistant message, which is the cheapest to find out.
+      // Most replies have no assistant message at their place in the history. This is the fastest check, so it comes first.
       if (turnAfterRequest(messages, completion) === null || this.used.has(completion)) continue;
       if (returnsReply(messages, completion, recorded)) this.markUsed(completion);
     }

@@ -44,8 +44,8 @@ type PreparedRequest = {
 };
 
 /**
- * The first part of a session's model calls: decides whether a request is a retry of an earlier call, is refused, or becomes a new call, and
- * starts the generation of the new call.
+ * The first part of a session's model calls. It decides whether a request is a retry of an earlier call, is refused, or becomes a new call. It
+ * starts the generation of a new call.
  */
 export class Admission {
   private readonly spec: ProxySessionSpec;
@@ -78,8 +78,8 @@ export class Admission {
   }
 
   /**
-   * Returns the call that answers a request: that of an earlier request, if this one is a retry that joins it, or else a new call. `parse`
-   * translates the body, which a retry does not need. Throws what `parse` and {@link begin} throw.
+   * Returns the call that answers a request: the call of an earlier request if this request is a retry of it, or else a new call. `parse`
+   * translates the body, which is not needed for a retry. Throws what `parse` and {@link begin} throw.
    */
   admit(identity: RequestIdentity, dialect: Dialect, parse: () => CanonicalRequest): Call {
     try {
@@ -92,10 +92,14 @@ export class Admission {
   }
 
   /**
-   * Starts a model call. Throws `session_closed` after the session has ended, `overloaded` when too many calls are running, `turn_limit`
-   * when the agent has used up its turns, and `record_limit` when it has used up the maximum size of its record. Throws `not_found` for a
-   * model that the session does not serve, and `schema_violation` when the request refers to an unknown previous response or has costly
-   * sampling parameters. Throws `unsupported` and `conflict` for an engine pool, as {@link ThreadPools.of} does.
+   * Starts a model call. Throws one of these codes:
+   * - `session_closed`: the session has ended.
+   * - `overloaded`: too many calls are running.
+   * - `turn_limit`: the agent has used up its turns.
+   * - `record_limit`: the agent has used up the maximum size of its record.
+   * - `not_found`: the session does not serve the model.
+   * - `schema_violation`: the request refers to an unknown previous response or has costly sampling parameters.
+   * - `unsupported` or `conflict`: the engine pool is refused, as in {@link ThreadPools.of}.
    */
   begin(identity: RequestIdentity, dialect: Dialect, received: CanonicalRequest): Call {
     this.refuseWhenClosed();

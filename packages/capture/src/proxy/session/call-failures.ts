@@ -13,9 +13,9 @@ const NO_FAILURES: readonly ErrorCode[] = ['cancelled', 'session_closed'];
 type CallEnd = { readonly error: FloeError | null };
 
 /**
- * Keeps how the last model calls of a session ended, from which the gateway decides whether the engine or the agent caused the end of a run.
- * The calls of the main agent decide. A sub-agent's failed call usually becomes a tool result, with which the main agent continues, and a
- * failed auxiliary call, such as one for a title, changes nothing.
+ * Keeps how the last model calls of a session ended. From this the gateway decides whether the engine or the agent caused the end of a run.
+ * The calls of the main agent decide. A failed call of a sub-agent usually becomes a tool result, and the main agent continues. A failed
+ * auxiliary call, such as the request for a title, changes nothing.
  */
 export class CallFailures {
   private lastOfMain: CallEnd | null = null;

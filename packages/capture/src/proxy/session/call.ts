@@ -25,7 +25,7 @@ export type CallParts = {
   readonly request: CanonicalRequest;
 };
 
-/** What a call has after its admission, for its generation and its record. */
+/** The parts of a call that are known after its admission. Its generation and its record need them. */
 export type AdmittedParts = CallParts & {
   /** Name of the engine pool that samples the reply. */
   readonly pool: string;
@@ -33,13 +33,13 @@ export type AdmittedParts = CallParts & {
   readonly pending: PendingCall;
   readonly images: HeldImages;
   readonly span: Span;
-  /** Releases what was reserved for the request. It is called once, when the call has ended. */
+  /** Releases the space and the images that were reserved for the request. It is called once, when the call has ended. */
   readonly release: () => void;
 };
 
 /**
- * Returns the request with the messages and tools of its record, and without its map `claimedCompletions`, whose keys are message objects of
- * the request, whereas the record may contain equal objects of an earlier request.
+ * Returns the request with the messages and tools of its record, and without its map `claimedCompletions`. The keys of this map are message
+ * objects of the request, but the record may contain equal objects of an earlier request instead.
  */
 export function withoutClaims(
   request: CanonicalRequest,
@@ -61,9 +61,9 @@ export class Call {
   completion: Completion | null = null;
   /** The part of the reply that has been sampled; `null` when the request does not stream, and after the call has ended. */
   reply: StreamedReply | null;
-  /** Whether a client has received the whole reply. */
+  /** Whether a client has received the complete reply. */
   delivered = false;
-  /** Whether the last client that waited for the reply has disconnected before it had the whole reply, and no other client waits. */
+  /** Whether the last waiting client disconnected before it had the complete reply, and no other client waits. */
   lost = false;
   private readonly cancellation = new LightAbort();
   private readonly clock: Clock;
@@ -96,7 +96,7 @@ export class Call {
     return !this.settled;
   }
 
-  /** Makes the result of `work`, which generates and records the reply, the outcome of the call. Must be called once. */
+  /** Sets the outcome of the call to the result of `work`, which generates and records the reply. Must be called once. */
   endWith(work: Promise<Completion>): void {
     this.settle(this.track(work));
   }

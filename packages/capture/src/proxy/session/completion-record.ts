@@ -7,7 +7,7 @@ import type { AttemptSpec } from './engine-request.ts';
 
 const TRAINABLE_KINDS: readonly CallKind[] = ['main', 'subagent', 'compaction'];
 
-/** Whether a call of this kind is no part of the agents' work, such as a call for a title. Auxiliary calls are not trained by default. */
+/** Whether a call of this kind does not belong to the agents' work, such as a call for a title. Auxiliary calls are not trained by default. */
 export function isAuxiliary(callKind: CallKind): boolean {
   return !TRAINABLE_KINDS.includes(callKind);
 }

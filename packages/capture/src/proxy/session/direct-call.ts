@@ -8,12 +8,12 @@ import type { Completion } from '../../tokens/completion.ts';
 import type { Call } from './call.ts';
 import type { ProxySession } from './session.ts';
 
-/** All direct calls have one digest: none is a retry of another, and the session keeps only the last of equal requests. */
+/** All direct calls have the same digest. None of them is a retry of another, and the session keeps only the last of several equal requests. */
 const IDENTITY = { digest: 'direct', isRetry: false };
 
 /**
- * Makes a model call that is recorded as one that arrives over HTTP in the dialect `openai_chat`. Rejects with the error of the call or with
- * the reason of `signal`.
+ * Makes a model call. It is recorded like a call that arrives over HTTP in the dialect `openai_chat`. Rejects with the error of the call or
+ * with the reason of `signal`.
  */
 export async function callDirectly(
   session: ProxySession,
@@ -24,7 +24,7 @@ export async function callDirectly(
   return awaitCall(beginCall(session, () => requestOf(session, direct)).call, signal);
 }
 
-/** Waits for a call. Rejects with its error or with the reason of `signal`, after which the call no longer has a client. */
+/** Waits for a call. Rejects with its error or with the reason of `signal`. After an abort the call no longer has a client. */
 export async function awaitCall(call: Call, signal: AbortSignal): Promise<Completion> {
   call.attach();
   let isDelivered = false;

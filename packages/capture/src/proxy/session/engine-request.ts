@@ -42,8 +42,8 @@ export function effectiveSampling(spec: AttemptSpec, request: CanonicalRequest, 
 }
 
 /**
- * Returns the part of the completion record that states what the harness requested. `sampling` are the parameters with which the engine is
- * called, which {@link effectiveSampling} determines.
+ * Returns the part of the completion record that states what the harness requested. `sampling` are the parameters of the call to the engine,
+ * which {@link effectiveSampling} determines.
  */
 export function recordedRequest(
   { samplingAsked, toolChoice, parallelToolCalls, tools, adjusted }: CanonicalRequest,

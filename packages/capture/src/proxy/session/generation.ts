@@ -97,8 +97,8 @@ export class Generation {
 }
 
 /**
- * Returns an engine's reply with U+FFFD in place of lone surrogates in its message, of which harnesses, tools and environments could not
- * read any part. Its ids do not change.
+ * Returns an engine's reply with U+FFFD in place of lone surrogates in its message. Harnesses, tools and environments could not read any part
+ * of a message with a lone surrogate. The ids of the reply do not change.
  */
 function wellFormedReply(pooled: PooledReply): PooledReply {
   const { message } = pooled.reply;

@@ -6,13 +6,13 @@ import { replyOf } from '../http/delivery.ts';
 import { awaitCall, beginCall } from './direct-call.ts';
 import type { ProxySession } from './session.ts';
 
-/** Field of a request with the headers that it would have over HTTP, by which agents label their calls. */
+/** Field of a request with the headers that it would have over HTTP. Agents label their calls with headers. */
 const HEADERS_FIELD = 'extra_headers';
 
 /**
- * Makes the model call of a request that is a JSON text: the body of a request to `/v1/chat/completions`, with its headers in the field
- * `extra_headers`. It is recorded as one that arrives over HTTP, and its reply is never streamed. Resolves with the JSON text of the reply.
- * Rejects with the error of the call or with the reason of `signal`.
+ * Makes the model call of a request that is a JSON text. The text is the body of a request to `/v1/chat/completions`, with the request's
+ * headers in the field `extra_headers`. The call is recorded like a call that arrives over HTTP, and its reply is never streamed. Resolves
+ * with the JSON text of the reply. Rejects with the error of the call or with the reason of `signal`.
  */
 export async function callFromMailbox(session: ProxySession, text: Buffer, signal: AbortSignal): Promise<string> {
   session.requests++;

@@ -32,7 +32,7 @@ export class RecordLimit {
     const bytes = this.newBytes(request, images);
     this.isUsedUp ||= this.bytes + bytes > this.limitBytes && this.reportLimit();
     if (this.isUsedUp) {
-      // The error message must not resemble that for an overlong prompt, to which harnesses react by compacting the conversation and
+      // The error message must not resemble the error for an overlong prompt. Harnesses react to that error by compacting the conversation and
       // retrying.
       const details = { recorded_bytes: this.bytes, request_bytes: bytes, limit_bytes: this.limitBytes };
       const message = `this session is over: its model calls have used up the ${this.limitBytes / MIB} MiB of agent.max_recorded_mb`;

@@ -11,7 +11,7 @@ import { RecordLimit } from './record-limit.ts';
 import { SessionImages } from './session-images.ts';
 import type { ProxySessionSpec } from './session-spec.ts';
 
-/** A reply that is to be recorded: with the ids of its prompt, the input from which it was sampled, and how it was captured. */
+/** A reply to record, with the ids of its prompt, its input to the engine, and its capture mode. */
 type SampledReply = {
   readonly pooled: PooledReply;
   readonly promptIds: Int32Array;
@@ -58,8 +58,8 @@ export class SessionRecord {
   }
 
   /**
-   * Records the completion of a call. Resolves with it when it is durable. Rejects with `engine_error`, after it was recorded, when the
-   * engine aborted the reply, and as {@link CompletionJournal.append} does.
+   * Records the completion of a call. Resolves with the completion when it is durable. When the engine aborted the reply, records it and
+   * rejects with `engine_error`. Also rejects as {@link CompletionJournal.append} does.
    */
   async add(parts: AdmittedParts, { pooled, promptIds, input, capture }: SampledReply): Promise<Completion> {
     const { pending } = parts;

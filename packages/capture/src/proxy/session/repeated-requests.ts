@@ -8,13 +8,13 @@ import type { Completion } from '../../tokens/completion.ts';
 import type { Call } from './call.ts';
 
 /**
- * Headers in which a client names one logical request, and sends the same name with every retry of it. The first is an Internet-Draft of the
- * IETF, the second its older spelling.
+ * Headers with a name that a client gives to one logical request and repeats with every retry of it. The first is an Internet-Draft of the
+ * IETF, and the second is its older spelling.
  */
 const IDEMPOTENCY_HEADERS = ['idempotency-key', 'x-idempotency-key'] as const;
 
 /**
- * Header in which clients count the retries of a request, from 0. All SDKs that Stainless generates send it, among them those of OpenAI and
+ * Header in which clients count the retries of a request, from 0. All SDKs that Stainless generates send it, such as the SDKs of OpenAI and
  * Anthropic. The SDKs of Google, Mistral and Cohere, and Vercel's AI SDK, send nothing that identifies a retry.
  */
 const RETRY_COUNT_HEADER = 'x-stainless-retry-count';
@@ -26,14 +26,20 @@ const MAX_FAILED_REQUESTS = 1_024;
 /** Minimum size in bytes of a body whose digest another thread computes: 256 KiB take the event loop about a millisecond. */
 const MIN_THREADED_BYTES = 256 * KIB;
 
-/** Maximum number of characters of an identity that is stored as it is. A longer one, as of long headers, is replaced by its digest. */
+/**
+ * Maximum number of characters of an identity that is stored unchanged. A longer identity, for example with long headers, is replaced by its
+ * digest.
+ */
 const MAX_IDENTITY_CHARS = 256;
 
-/** The properties of a request by which it is recognised as a repetition of an earlier one. */
+/** The properties of a request that identify it as a repetition of an earlier request. */
 export type RequestIdentity = {
   /** A short text that is the same for equal requests and no others. */
   readonly digest: string;
-  /** Whether the headers of the request state that it is a retry. The first of several equal requests is never a retry, whatever it states. */
+  /**
+   * Whether the headers of the request state that it is a retry. The first of several equal requests is never treated as a retry, even if its
+   * headers state it.
+   */
   readonly isRetry: boolean;
 };
 
@@ -65,14 +71,18 @@ async function digestInThread(body: Buffer): Promise<string> {
 }
 
 /**
- * Distinguishes retries from requests that are equal on purpose, as of an agent that samples one prompt several times. A request is a retry
- * only if there is evidence: the client of an equal request disconnected before it had the reply, the headers state it, or the session's
- * harness is known to send a request again when it cannot use the reply. Every other request gets a sample of its own, which is kept.
+ * Distinguishes retries from requests that are equal on purpose, as when an agent samples one prompt several times. A request is a retry only
+ * with one of three kinds of evidence:
+ * - the client of an equal request disconnected before it had the reply;
+ * - the headers state it;
+ * - the session's harness is known to send a request again when it cannot use the reply.
+ *
+ * Every other request gets a sample of its own, which is kept.
  */
 export class RepeatedRequests {
   /**
-   * The calls that a retry may refer to, keyed by the digest of their request, in order of arrival: all calls whose reply has not been
-   * delivered, and the latest call whose reply has been delivered.
+   * The calls that a retry may refer to: all calls whose reply has not been delivered, and the latest call whose reply has been delivered.
+   * They are keyed by the digest of their request, in order of arrival.
    */
   private readonly calls = new Map<string, readonly Call[]>();
   /**
@@ -88,10 +98,12 @@ export class RepeatedRequests {
   }
 
   /**
-   * Returns the call whose reply a request gets as well, because the request is a retry of that call; `null` when the request needs a sample
-   * of its own. A request is a retry of an equal call whose client disconnected. When no equal call lost its client and no equal request
-   * failed, a request with a retry header is a retry of the latest equal call whose reply has not been delivered. That call's client may
-   * have gone away unnoticed, because a program between client and proxy can keep the connection open.
+   * Returns the earlier call whose reply also answers this request, because the request is a retry of that call. Returns `null` when the
+   * request needs a sample of its own.
+   *
+   * A request is a retry of an equal call whose client disconnected. When no equal call lost its client and no equal request failed, a retry
+   * header decides. A request with the header is then a retry of the latest equal call whose reply has not been delivered. That call's client
+   * may have gone away unnoticed, because a program between client and proxy can keep the connection open.
    */
   joinedCall({ digest, isRetry }: RequestIdentity): Call | null {
     const calls = this.callsOf(digest);
@@ -102,8 +114,8 @@ export class RepeatedRequests {
   }
 
   /**
-   * Registers a new call. Some harnesses and SDKs receive a reply in full, cannot use it, and send the same request again. If the new call is
-   * such a repetition, returns the completion of the earlier call, which then has no further use; otherwise returns `null`.
+   * Registers a new call. Some harnesses and SDKs receive a complete reply, cannot use it, and send the same request again. If the new call is
+   * such a repetition, returns the completion of the earlier call, which is then abandoned. Otherwise returns `null`.
    */
   add({ digest, isRetry }: RequestIdentity, call: Call): Completion | null {
     const calls = this.callsOf(digest);

@@ -1,7 +1,7 @@
 import { FloeError } from '@floe-rl/core';
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
 
-/** Maximum number of characters of a client's text that an error message repeats, because such a text may be as long as a request body. */
+/** Maximum number of characters of a client's text that an error message quotes. The text itself may be as long as a request body. */
 const MAX_QUOTED_CHARS = 128;
 
 export function shortened(text: string): string {
@@ -35,7 +35,7 @@ export function refuseModel(
 const MAX_STOPS = 64;
 
 /**
- * Maximum number of characters of a request's sampling parameters and tool choice as JSON, of which a response schema is usually the largest. The
+ * Maximum number of characters of a request's sampling parameters and tool choice as JSON. Usually a response schema is the largest part. The
  * parameters are stored with each completion, and the context window does not limit their size.
  */
 const MAX_SAMPLING_CHARS = 512 * 1024;

@@ -4,7 +4,7 @@ import { LRUCache } from 'lru-cache';
 import type { CompletionRequest } from '../../tokens/completion.ts';
 import { sameIds } from '../../tokens/sequence.ts';
 
-/** Factor by which a new prompt buffer is larger than the prompt that it holds, so that the next turns can be stored after the prompt. */
+/** Size of a new prompt buffer relative to the prompt that it holds. The next turns are stored in the free part after the prompt. */
 const GROWTH = 1.5;
 
 /**
@@ -23,8 +23,8 @@ const NO_REQUEST: RequestTexts = { messages: [], messageTexts: [], tools: [], to
 /**
  * Stores the parts that consecutive requests of an agent thread have in common only once, since a harness sends its whole history at every
  * turn. Equal messages and tools become the same objects. When an engine reports a prompt that extends the previous prompt, the new prompt
- * becomes a longer view of the same buffer. The memory of a session is then that of its longest turn instead of the sum of all turns. This
- * class holds only the latest request of each thread; `PrefixIndex` indexes all recorded turns.
+ * becomes a longer view of the same buffer. A session then needs the memory of its longest turn instead of the sum of all turns. This class
+ * holds only the latest request of each thread; `PrefixIndex` indexes all recorded turns.
  */
 export class RequestMemory {
   private readonly threads = new LRUCache<string, Thread>({
@@ -38,8 +38,8 @@ export class RequestMemory {
   private readonly texts = new WeakMap<ChatMessage, string>();
 
   /**
-   * Returns the request with its JSON texts. Messages and tools that equal those of the thread's previous request are replaced by the
-   * previous objects.
+   * Returns the request with its JSON texts. Messages and tools that are equal to messages and tools of the thread's previous request are
+   * replaced by the previous objects.
    */
   request(threadName: string, messages: readonly ChatMessage[], tools: readonly ChatTool[]): RequestTexts {
     const thread = this.threads.get(threadName) ?? newThread();

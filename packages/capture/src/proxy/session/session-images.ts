@@ -2,7 +2,7 @@ import { FloeError } from '@floe-rl/core';
 import type { ChatMessage } from '@floe-rl/core/schema';
 import { type ImageUrls, imageReference, NO_IMAGES, referencesIn, withImageUrls } from '../../tokens/images.ts';
 
-/** The messages of a request with references in the place of images, and these references. */
+/** The messages of a request, with references that replace its images. `references` lists these references. */
 export type HeldImages = { readonly messages: readonly ChatMessage[]; readonly references: ReadonlySet<string> };
 
 /**
@@ -12,9 +12,9 @@ export type HeldImages = { readonly messages: readonly ChatMessage[]; readonly r
 type StoredImage = { readonly url: string; holders: number; isRecorded: boolean };
 
 /**
- * Stores each image of a session once, however many requests and messages contain it: a harness sends its whole history with every call, and
- * may move an image to another message. An image is stored while a running call uses it, and for the rest of the session once a completion
- * that contains it is recorded.
+ * Stores each image of a session once, however many requests and messages contain it. A harness sends its whole history with every call, and
+ * may move an image to another message. An image is stored while a running call uses it. When a completion that contains the image is
+ * recorded, it is kept until the session ends.
  */
 export class SessionImages {
   private readonly stored = new Map<string, StoredImage>();
@@ -51,7 +51,7 @@ export class SessionImages {
     for (const reference of images.keys()) this.imageOf(reference).isRecorded = true;
   }
 
-  /** Removes the images of an ended call, except those that a recorded completion or another running call contains. */
+  /** Removes the images of an ended call, except images that a recorded completion or another running call contains. */
   release({ references }: HeldImages): void {
     for (const reference of references) {
       const image = this.imageOf(reference);

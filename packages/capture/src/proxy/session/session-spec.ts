@@ -2,13 +2,13 @@ import type { Span } from '@floe-rl/core';
 import type { AssistantMessage, CallRules } from '@floe-rl/core/schema';
 import type { AttemptSpec } from './engine-request.ts';
 
-/** What a session of the proxy is opened with. */
+/** The settings of a session that the proxy opens. */
 export type ProxySessionSpec = AttemptSpec & {
   /** The session key, which authorizes the requests of this attempt only. A key is never reused. */
   readonly key: string;
   /** Path of a Unix socket for this session alone; `null` when the session is reached over the TCP listener only. */
   readonly socketPath: string | null;
-  /** The name by which the harness knows the model, as the model list shows it. */
+  /** The harness's name for the model, as the model list shows it. */
   readonly modelName: string;
   /** Other model names that requests may use; `*` allows any name. Default: none. */
   readonly modelAliases?: readonly string[];

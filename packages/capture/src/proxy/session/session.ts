@@ -91,8 +91,8 @@ export class ProxySession {
   }
 
   /**
-   * Returns the error with which an engine has failed a model call that is still being retried; `null` when there is no such call.
-   * Auxiliary calls are ignored. With `scope` `main`, calls of sub-agents are ignored too.
+   * Returns an engine's error from a failed model call that is still being retried; `null` when there is no such call. Auxiliary calls are
+   * ignored. With `scope` `main`, calls of sub-agents are ignored too.
    */
   pendingFailure(scope: 'main' | 'agents'): FloeError | null {
     for (const { parts } of this.admission.runningCalls) {

@@ -3,7 +3,10 @@ import type { TaskEngine } from '@floe-rl/core/schema';
 import { MAIN_THREAD } from '../../dialects/call-kinds/prompt-view.ts';
 import type { CanonicalRequest } from '../../dialects/dialect.ts';
 
-/** The pools of engines of one session: that of the task, or for each further agent thread one that the task allows. */
+/**
+ * The engine pools of one session. The main agent uses the pool of the task, and each further agent thread uses one of the pools that the task
+ * allows.
+ */
 export class ThreadPools {
   private readonly engine: TaskEngine;
   private readonly byThread = new Map<string, string>();
@@ -13,8 +16,9 @@ export class ThreadPools {
   }
 
   /**
-   * Returns the pool that samples the reply to a request. Throws `unsupported` for a pool that the task does not allow or another one than the
-   * task's for the main agent, and `conflict` for a thread that has used another pool, because the replies of a thread become one trace.
+   * Returns the pool that samples the reply to a request. Throws `unsupported` for a pool that the task does not allow, and when the main
+   * agent asks for a pool other than the task's. Throws `conflict` for a thread that has used another pool, because the replies of a thread
+   * become one trace.
    */
   of({ thread, enginePool }: Pick<CanonicalRequest, 'thread' | 'enginePool'>): string {
     const { pool, extra_pools: extra = [] } = this.engine;

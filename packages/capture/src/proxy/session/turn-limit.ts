@@ -11,9 +11,11 @@ const CALLS_PER_TURN = 32;
 const MIN_CALLS = 256;
 
 /**
- * Limits the turns and the model calls of a session. A turn is a completion of call kind `main` that the engine did not abort, or a call of
- * kind `main` whose client disconnected after a part of the reply was streamed. Calls of every kind count towards the limit of calls. After
- * a limit is reached, every request is refused permanently. While running calls could still reach a limit, a new request is refused
+ * Limits the turns and the model calls of a session. A turn is a completion of call kind `main` that the engine did not abort. A call of kind
+ * `main` is also a turn if its client disconnected after a part of the reply was streamed. Calls of every kind count towards the limit of
+ * calls.
+ *
+ * After a limit is reached, every request is refused permanently. While running calls could still reach a limit, a new request is refused
  * temporarily.
  */
 export class TurnLimit {
@@ -46,7 +48,7 @@ export class TurnLimit {
         this.isReported = true;
         this.onLimit();
       }
-      // The error message must not resemble that for an overlong prompt, to which harnesses react by compacting the conversation and
+      // The error message must not resemble the error for an overlong prompt. Harnesses react to that error by compacting the conversation and
       // retrying.
       const details = { turns: this.limit, calls: this.calls.limit };
       throw new FloeError('turn_limit', 'this session is over: it has had all of its turns', details);

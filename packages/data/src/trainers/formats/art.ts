@@ -14,8 +14,10 @@ import type { TrainingSample } from '../training-row.ts';
 /**
  * Makes the fields of ART's `Trajectory` (`openpipe-art` 0.5.23), one record for each sample. The first trace is its `messages_and_choices`,
  * and every other trace is an additional history. Each run of trained tokens is a choice, with its own ids, the ids of everything before it,
- * and logprobs. So ART renders and tokenizes nothing, and does not read the message or the finish reason of a choice. Throws `unsupported` for
- * a sample without a reward.
+ * and logprobs.
+ *
+ * ART therefore renders and tokenizes nothing, and does not read the message or the finish reason of a choice. Throws `unsupported` for a
+ * sample without a reward.
  */
 export function artTrajectories(batch: TrainingBatch): TrainerRecord[] {
   return placedSamples(batch).map((placed) => {
@@ -72,7 +74,7 @@ function policyVersions({ rows }: PlacedSample): TrainerRecord {
   };
 }
 
-/** Leaves out components without a value: ART's metrics are numbers. */
+/** Leaves out components without a value, because ART's metrics are numbers. */
 function numbers(components: Readonly<Record<string, number | null>>): Record<string, number> {
   return Object.fromEntries(
     Object.entries(components).flatMap(([name, value]) => (value === null ? [] : [[name, value]])),

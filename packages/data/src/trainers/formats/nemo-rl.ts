@@ -36,7 +36,7 @@ type Message = {
   readonly routed_experts: ExpertArray | null;
 };
 
-/** NeMo-RL's value for an expert that is unknown. */
+/** NeMo-RL's value for an unknown expert. */
 const MISSING_EXPERT = -1;
 
 function messageLog({ row, advantage }: PlacedRow): Message[] {
@@ -60,7 +60,7 @@ function messageLog({ row, advantage }: PlacedRow): Message[] {
     });
   const runs = maskRuns(row.lossMask);
   const [first] = runs;
-  // A response that begins with context, after a reply that another trace trains, belongs to the first message.
+  // A response begins with context when another trace trains the reply before it. This context belongs to the first message.
   const start = first !== undefined && !first.trained ? first.end : 0;
   const head = new Int32Array(row.promptIds.length + start);
   head.set(row.promptIds);

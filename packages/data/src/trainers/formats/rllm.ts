@@ -58,7 +58,9 @@ function steps({ row, advantage }: PlacedRow, reward: number): RecordValue[] {
   }));
 }
 
-/** Returns the experts of the first `length` tokens; the row of a token without experts, which only the last token of a trace is, has zeros. */
+/**
+ * Returns the experts of the first `length` tokens. A token without experts has a row of zeros; only the last token of a trace has no experts.
+ */
 function routingMatrices(row: TrainingRow, length: number): readonly [string, string] | null {
   const experts = reportedExperts(row);
   if (experts === null || experts.start > 0) return null;

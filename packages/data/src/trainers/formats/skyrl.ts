@@ -19,7 +19,7 @@ export const skyrlOptions = z.strictObject({
   rewards: rewardsOption,
 });
 
-/** SkyRL's `stop_reasons` for an outcome; `stop` for those not listed. */
+/** SkyRL's `stop_reasons` for an outcome; all other outcomes have `stop`. */
 const STOP_REASON: Partial<Record<Outcome, string>> = {
   truncated_context: 'length',
   truncated_turns: 'length',
@@ -29,8 +29,8 @@ const STOP_REASON: Partial<Record<Outcome, string>> = {
 
 /**
  * Makes SkyRL's `GeneratorOutput` (`skyrl/train/generators/base.py`, version 0.4.0) for a whole batch as one record of parallel lists. The
- * steps of one sample are adjacent. Rewards are one number for each row, or with `rewards=replies` one for each token, which is not 0 at the
- * last token of a reply with a reward. Throws `unsupported` for a sample with several traces unless `step_wise` is set.
+ * steps of one sample are adjacent. Rewards are one number for each row. With `rewards=replies` they are one number for each token: the reward
+ * of a reply at its last token, and 0 elsewhere. Throws `unsupported` for a sample with several traces unless `step_wise` is set.
  */
 export function skyrlOutput(
   batch: TrainingBatch,

@@ -12,7 +12,7 @@ import {
 import { type ImageOptions, imagePlaces } from '../image-places.ts';
 import { fullIds, responseAdvantages } from '../sequence.ts';
 
-/** slime's `Sample.Status` for an outcome; `completed` for those not listed. */
+/** slime's `Sample.Status` for an outcome; all other outcomes have `completed`. */
 const STATUS: Partial<Record<Outcome, string>> = {
   truncated_context: 'truncated',
   truncated_turns: 'truncated',

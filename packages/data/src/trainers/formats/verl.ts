@@ -110,7 +110,7 @@ function paddedRow(place: PlacedRow, options: z.infer<typeof verlBatchOptions>) 
   inputIds.set(responses, promptLength);
   const used = row.promptIds.length + row.responseIds.length;
   const attention = new Uint8Array(total).fill(1, left, left + used);
-  // As in verl, a position is the number of attended tokens before it; padding after the response continues to have the last number.
+  // As in verl, a position is the number of attended tokens before it. Padding after the response repeats the last position.
   const positions = new Int32Array(total);
   for (let i = left; i < total; i++) positions[i] = Math.min(i - left, used - 1);
   const mask = new Uint8Array(responseLength);

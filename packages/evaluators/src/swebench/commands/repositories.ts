@@ -22,7 +22,7 @@ const FAIL_ONLY: ReadonlySet<string> = new Set([
   'eslint/eslint',
 ]);
 
-/** Returns a repository by its name, in which case is ignored; `undefined` when it is not in the table. */
+/** Returns a repository by its name, ignoring case; `undefined` when it is not in the table. */
 export function repositoryOf(name: string): Repository | undefined {
   return REPOSITORIES.get(name.toLowerCase());
 }

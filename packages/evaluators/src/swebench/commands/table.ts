@@ -6,13 +6,13 @@ export type TestCommands = {
   readonly versions: string;
   /** Lines that prepare the environment. */
   readonly setup?: readonly string[];
-  /** Lines that build what is tested. */
+  /** Lines that build the program under test. */
   readonly build?: readonly string[];
   readonly test: string | readonly string[];
 };
 
 /**
- * What is appended to the test command:
+ * The text that is appended to the test command:
  * - `files`: the test files of the test patch.
  * - `modules`: the same files as names of Python modules.
  * - `cases`: the names of mypy's test cases in the patch.
@@ -30,7 +30,7 @@ export type Repository = {
 
 export type Repositories = Readonly<Record<string, Repository>>;
 
-/** Makes a command for each entry: the key has versions, and the value replaces `{}` in the command. */
+/** Makes a command for each entry. A key has versions, and its value replaces `{}` in the command. */
 export function forEach(
   command: string,
   values: Readonly<Record<string, string>>,
@@ -43,7 +43,7 @@ export function forEach(
   }));
 }
 
-/** Makes one command for each value, which replaces `{}` in the command. */
+/** Makes one command for each value. The value replaces `{}` in the command. */
 export function allOf(command: string, values: readonly string[]): string[] {
   return values.map((value) => filled(command, value));
 }

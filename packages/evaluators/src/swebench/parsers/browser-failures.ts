@@ -6,13 +6,13 @@ type Failure = { readonly name: string; readonly end: number };
 
 /** A form in which Karma reports a failed test: the browser, the name of the test, and FAILED at the end of a line. */
 type FailureForm = {
-  /** Text that every name of the browser in a log begins with. */
+  /** Text at the start of every name of the browser in a log. */
   readonly literal: string;
-  /** Matches the browser, up to the name; with the flag `y`. */
+  /** Matches the text from the browser to the name of the test. The expression has the flag `y`. */
   readonly browser: RegExp;
   /**
-   * Reads the name that begins at `start`, in a line that ends at `lineEnd`. `null` when the line has another form; it then has that form
-   * also for a name that begins later in the same line.
+   * Reads the name that begins at `start`, in a line that ends at `lineEnd`. Returns `null` when the line has another form. Names that begin
+   * later in this line then need not be tried.
    */
   readonly read: (log: string, start: number, lineEnd: number) => Failure | null;
 };
@@ -24,7 +24,7 @@ function* readFailures(
   record: (name: string) => void,
 ): Generator<undefined, void, undefined> {
   const pauses = new Pauses();
-  /** End of the last line that has another form. */
+  /** End of the last line that turned out to have another form. */
   let tried = -1;
   let next = 0;
   for (let at = log.indexOf(literal); at >= 0; at = log.indexOf(literal, next)) {
@@ -77,7 +77,7 @@ function failedAfterLinux(log: string, start: number, lineEnd: number): Failure 
   return null;
 }
 
-/** Reads what is in the bracket after the browser, and `name FAILED` at the end of a line. */
+/** Reads the content of the bracket after the browser, and `name FAILED` at the end of a line. */
 function failedAfterBracket(log: string, start: number, lineEnd: number): Failure | null {
   const end = lineEnd - FAILED.length;
   if (end < start || !log.startsWith(FAILED, end)) return null;
@@ -155,7 +155,7 @@ export const openLayers: LogParser = function* (log) {
   return statuses;
 };
 
-/** Reads the text between a number at the start of a line, which two characters of white space precede, and `Error:`. */
+/** Reads the text between a number and `Error:`. The number is at the start of a line, after two characters of white space. */
 function* readErrors(log: string, record: (name: string) => void): Generator<undefined, void, undefined> {
   const pauses = new Pauses();
   for (let at = 0; ; ) {

@@ -4,7 +4,10 @@ import { readXml, type XmlReader } from './xml.ts';
 const START = '<doctest';
 const END = '</doctest>';
 
-/** doctest's reporter `xml`: a test of each `SubCase`, which passes when all of its expressions do. The text before and after is ignored. */
+/**
+ * doctest's reporter `xml`. It reports a test for each `SubCase`, which passes when all of its expressions pass. Text before and after the
+ * document is ignored.
+ */
 export const doctest: LogParser = function* (log) {
   const statuses = new TestStatuses();
   const start = log.indexOf(START);

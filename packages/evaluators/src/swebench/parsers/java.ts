@@ -1,7 +1,7 @@
 import { FAILED, type LogParser, lineParser, PASSED, type TestStatuses } from './log-parser.ts';
 import { isSpace, strip, words } from './python-text.ts';
 
-/** Maven. Its logs do not name passed tests. Each test is run by a command of its own, and the parser reads the command and its result. */
+/** Maven. Its logs do not name passed tests. Each test is run by a separate command, and the parser reads each command and its result. */
 export const maven: LogParser = (log, row) => {
   const runs = new MavenRuns();
   return lineParser(
@@ -16,11 +16,11 @@ const MAVEN_RESULTS: readonly (readonly [end: string, status: string])[] = [
   ['BUILD FAILURE', FAILED],
 ];
 
-/** Assigns results to tests in the order of both. Output of the shell and of Maven may be interleaved. */
+/** Assigns results to tests: the first result to the first test, and so on. Output of the shell and of Maven may be interleaved. */
 class MavenRuns {
   private readonly tests: string[] = [];
   private started = 0;
-  /** Results for which no test had been started yet. */
+  /** Results that came before a test had been started. */
   private readonly early: string[] = [];
 
   read(line: string, statuses: TestStatuses): void {
@@ -42,7 +42,7 @@ class MavenRuns {
   }
 }
 
-/** The value of the last option `-Dtest=` that has one; `null` when there is none. */
+/** Returns the value of the last option `-Dtest=` that has a value; `null` when there is none. */
 function testOption(line: string): string | null {
   for (let at = line.lastIndexOf(TEST_OPTION); at >= 0; at = at === 0 ? -1 : line.lastIndexOf(TEST_OPTION, at - 1)) {
     const value = at + TEST_OPTION.length;
@@ -71,7 +71,10 @@ export const gradle: LogParser = lineParser((statuses) => {
   };
 });
 
-/** Returns the text before a status at the end of a line, without the character of white space between them; `null` when the line has none. */
+/**
+ * Returns the text before a status at the end of a line, without the character of white space between them. Returns `null` when the line does
+ * not end with the status.
+ */
 function nameBefore(line: string, status: string): string | null {
   const end = line.length - status.length - 1;
   return end < 2 || line.startsWith('>') || !isSpace(line, end) ? null : line.slice(0, end);

@@ -126,7 +126,7 @@ const nextCypress: LogParser = function* (log) {
   return statuses;
 };
 
-/** Finds the headings of suites. On a line with several `Running:`, either the first begins a heading or none does. */
+/** Finds the headings of suites. When a line has several `Running:`, only the first can begin a heading. */
 function* nextSuites(log: string): Generator<{ readonly name: string; readonly start: number; readonly end: number }> {
   for (let start = log.indexOf('Running:'); start >= 0; ) {
     NEXT_SUITE.lastIndex = start;
@@ -159,10 +159,13 @@ export const p5Js: LogParser = function* (log) {
 };
 
 const P5_NUMBER = pattern('\\d+\\)', 'y');
-/** Most characters between the number of a failure and the colon after its name. */
+/** Maximum number of characters between the number of a failure and the colon after its name. */
 const P5_NAME_CHARS = 1000;
 
-/** Reads a number and the text up to the next colon, which must be near. `end` is the position after the colon. */
+/**
+ * Reads a number and the text up to the next colon, which is at most {@link P5_NAME_CHARS} characters away. `end` is the position after the
+ * colon.
+ */
 function p5Failure(text: string, at: number): { readonly text: string; readonly end: number } | null {
   P5_NUMBER.lastIndex = at;
   if (!P5_NUMBER.test(text)) return null;
@@ -184,7 +187,10 @@ function p5Name(text: string): string | null {
   return lines.map(strip).join(':');
 }
 
-/** Removes escape sequences, and lines of JSON: between a line that ends in `{` or `[` and the closing bracket on a line of its own. */
+/**
+ * Removes escape sequences and blocks of JSON. A block begins with a line that ends in `{` or `[`, and ends with the closing bracket on a line
+ * of its own.
+ */
 function* withoutJsonBlocks(log: string): Generator<undefined, string, undefined> {
   const kept: string[] = [];
   let [isInObject, isInList] = [false, false];
@@ -210,8 +216,8 @@ function isJsonLine(line: string): boolean {
 const TAG = pattern('<(/?)(\\w+)>', 'g');
 
 /**
- * Removes each element from an opening tag to the closing tag that balances it. Where closing tags are missing, the last one ends the
- * element, and the opening tags that it leaves open are kept.
+ * Removes each element from an opening tag to the closing tag that balances it. When closing tags are missing, the last closing tag ends the
+ * element, and opening tags that are still open are kept.
  */
 function* withoutXmlBlocks(text: string): Generator<undefined, string, undefined> {
   const lastClosing = yield* closingTags(text);
@@ -235,7 +241,7 @@ function* withoutXmlBlocks(text: string): Generator<undefined, string, undefined
   return kept.join('') + text.slice(from);
 }
 
-/** The position of the last closing tag of each name. */
+/** Returns the position of the last closing tag of each name. */
 function* closingTags(text: string): Generator<undefined, Map<string, number>, undefined> {
   const pauses = new Pauses();
   const last = new Map<string, number>();

@@ -9,7 +9,7 @@ const FILE_DURATIONS = ['\\s\\([\\d\\.]+ms\\)', '\\s\\([\\d\\.]+\\ss\\)', '\\s\\
 
 const FILE_STATUSES: Readonly<Record<string, string>> = { PASS: PASSED, FAIL: FAILED };
 
-/** Jest without `--verbose`: `PASS path (1.5 s)`, where the name ends at the last duration, if there is one. */
+/** Jest without `--verbose`: `PASS path (1.5 s)`. The name ends at the last duration, if there is one. */
 export const jestFiles: LogParser = lineParser((statuses) => (line) => {
   const status = FILE_STATUSES[line.slice(0, 4)];
   if (status === undefined || !isSpace(line, 4)) return;
@@ -56,7 +56,7 @@ class FileNames {
     else this.isNameNext = line === this.word;
   }
 
-  /** Called at the end of a log that ends in a line break: the last line is then empty. */
+  /** Called at the end of a log that ends in a line break. Its last line is empty. */
   end(): void {
     if (this.isNameNext) this.record('');
   }
@@ -74,7 +74,7 @@ const CALYPSO_STATUSES: Readonly<Record<string, string>> = { '✓': PASSED, '✕
 const MILLISECONDS = pattern('\\(\\d+ms\\)');
 const MILLISECONDS_AT_END = pattern('\\(\\d+ms\\)$');
 
-/** Jest with `--verbose`, run for one file after another. The log is read after each command that the shell printed. */
+/** Jest with `--verbose`, run for one file after another. The output after each printed command is read separately. */
 export const calypso: LogParser = function* (log) {
   const statuses = new TestStatuses();
   const suites = new IndentedSuites();
@@ -96,7 +96,7 @@ function calypsoId(suites: IndentedSuites, name: string): string {
   return `${suites.headings.join(' - ')} - ${name}`;
 }
 
-/** The name after an indented sign, without its duration; `null` when the line has another form. */
+/** Returns the name after an indented sign, without its duration; `null` when the line has another form. */
 function calypsoName(line: string, stripped: string): string | null {
   const sign = line.indexOf(stripped.charAt(0));
   if (sign === 0 || !isSpace(line, sign + 1)) return null;

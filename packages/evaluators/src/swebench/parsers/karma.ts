@@ -40,7 +40,7 @@ function readKarmaLine(line: string): KarmaLine | null {
 const NEXT_COMMAND = ' xvfb-run ';
 const MESSAGE_STARTS = ['ERROR', 'LOG', 'WARN', 'Check', 'in'];
 
-/** Karma with indented suites, as the tests of Fusion Next print it, for each command that the shell printed. */
+/** Karma with indented suites, as the tests of Fusion Next print it. The output after each printed command is read separately. */
 export const nextKarma: LogParser = function* (log) {
   const statuses = new TestStatuses();
   const suites = new IndentedSuites();

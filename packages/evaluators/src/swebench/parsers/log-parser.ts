@@ -1,7 +1,7 @@
 import { KIB, MIB } from '@floe-rl/core';
 import { linesOf } from '../../lines.ts';
 
-/** The statuses that parsers assign. Some parsers copy the first word of a line, which may differ, such as `ERROR:`. */
+/** The statuses that parsers assign. Some parsers copy the first word of a line instead, which may be another text, such as `ERROR:`. */
 export const PASSED = 'PASSED';
 export const FAILED = 'FAILED';
 export const SKIPPED = 'SKIPPED';
@@ -9,14 +9,14 @@ export const ERROR = 'ERROR';
 export const XFAIL = 'XFAIL';
 
 /**
- * Largest sum of the lengths of the names that a parser may assign, so that a hostile log cannot use unlimited memory. Each name counts {@link
- * CHARS_PER_NAME} more than its length. The sum can be far larger than the log, because some names contain the name of their suite.
+ * Largest sum of the lengths of the names that a parser may assign, so that a hostile log cannot use unlimited memory. For each name, {@link
+ * CHARS_PER_NAME} is added to its length. The sum can be far larger than the log, because some names contain the name of their suite.
  */
 const MAX_NAME_CHARS = 64 * MIB;
 const CHARS_PER_NAME = 64;
 /**
- * Number of characters that distinguish names. V8 hashes strings of 16,384 characters and more by their length alone, so that a map of long
- * names would be slow.
+ * Maximum length of a name; longer names are cut. V8 hashes strings of 16,384 characters and more only by their length, so a map of long names
+ * would be slow.
  */
 const MAX_NAME_LENGTH = 8 * KIB;
 
@@ -26,7 +26,7 @@ export class TestStatuses {
   private chars = 0;
   private failed = false;
 
-  /** Whether the log cannot be read: the parser gave up, or there are too many names. */
+  /** Whether the log cannot be read, because the parser gave up or there are too many names. */
   get isUnreadable(): boolean {
     return this.failed || this.chars > MAX_NAME_CHARS;
   }
@@ -61,25 +61,25 @@ export class TestStatuses {
   }
 }
 
-/** Facts about a row on which some formats depend. */
+/** Facts about a row that some formats depend on. */
 export type RowFacts = { readonly instanceId: string; readonly version: string };
 
 /** A running parser. It yields often, so that its caller can let other work on the event loop run. */
 export type Parsing = Generator<undefined, TestStatuses, undefined>;
 
 /**
- * Reads the status of each test from the output of a test command. Line breaks are `\n`. The output was written by the agent's code, so the
- * time is linear in its length.
+ * Reads the status of each test from the output of a test command. Line breaks are `\n`. The agent's code wrote the output, so the parser's
+ * time must be linear in its length.
  */
 export type LogParser = (log: string, row: RowFacts) => Parsing;
 
-/** What a reader of lines returns when the rest of the log is to be ignored. */
+/** Returned by a reader of lines when the rest of the log must be ignored. */
 export const END_OF_LOG = Symbol('end of log');
 
 /** Reads one line. Its result is ignored, unless it is {@link END_OF_LOG}. */
 export type LineReader = (line: string) => unknown;
 
-/** Makes a parser of a function that returns a reader of lines, and of a function that is called after the last line. */
+/** Makes a parser that reads line by line. The first argument returns the reader of lines, and the second is called after the last line. */
 export function lineParser(
   readerOf: (statuses: TestStatuses, row: RowFacts) => LineReader,
   finish: (statuses: TestStatuses) => void = () => {},
@@ -104,7 +104,7 @@ export function* readLines(
   }
 }
 
-/** Number of characters after which a parser pauses. Reading them takes a few milliseconds. */
+/** Number of characters after which a parser pauses. Reading this many characters takes a few milliseconds. */
 const CHARS_PER_PAUSE = 64 * KIB;
 
 /** The pauses of a parser that does not read line by line. */
@@ -135,7 +135,7 @@ export function* readAtLineStarts(
     const match = form.exec(text);
     if (match !== null) read(match);
     const end = match === null ? at : at + match[0].length;
-    // A match may end in a line break. The next one may begin there.
+    // A match may end in a line break, and the next match may begin directly after it.
     const lineEnd = end > at && text.charAt(end - 1) === '\n' ? end - 1 : text.indexOf('\n', end);
     if (lineEnd < 0) return;
     at = lineEnd + 1;

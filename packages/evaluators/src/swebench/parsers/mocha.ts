@@ -18,7 +18,7 @@ const SUMMARY = pattern('^[ \\t]*\\d+ passing');
 const NUMBERED = pattern('^\\d+\\)');
 const TIMES = pattern('\\(\\d+ms\\)', 'g');
 
-/** Mocha as highlight.js runs it. The name of a test has the last line that was indented by two spaces or more before it. */
+/** Mocha as highlight.js runs it. The name of a test contains the last line before it that was indented by two spaces or more. */
 export const highlightJs: LogParser = lineParser((statuses) => {
   let suite: string | null = null;
   let isFirst = true;
@@ -57,7 +57,7 @@ export const prismJs: LogParser = function* (log) {
 const titledTests = z.array(z.object({ fullTitle: z.string() }));
 const reportSchema = z.object({ failures: titledTests, passes: titledTests });
 
-/** Most values in a report. It limits how long other work on the event loop waits for the report of a hostile program. */
+/** Maximum number of values in a report. It limits how long the report of a hostile program delays other work on the event loop. */
 const MAX_REPORT_VALUES = 1_000_000;
 
 function parseReport(text: string): z.output<typeof reportSchema> | null {
@@ -118,7 +118,7 @@ const lighthouseJson: LogParser = function* (log) {
   return statuses;
 };
 
-/** Reads `"fullTitle": "name",` at the end of a line. On a line with several, either the first has this form or none has. */
+/** Reads `"fullTitle": "name",` at the end of a line. When a line has several such keys, only the first can have this form. */
 function* readTitles(text: string, status: string, statuses: TestStatuses): Generator<undefined, void, undefined> {
   const pauses = new Pauses();
   let tried = -1;

@@ -5,8 +5,8 @@ import { lastMatch, pattern, strip, stripEnd, words } from './python-text.ts';
 type Reported = readonly [name: string, sign: string];
 
 /**
- * Makes a parser for logs in which a line without its surrounding white space reports one test. `read` returns `null` for other lines. Tests
- * whose sign has no status are ignored.
+ * Makes a parser for logs in which one line, without its surrounding white space, reports one test. `read` returns `null` for other lines.
+ * Tests with a sign that has no status are ignored.
  */
 function oneLine(statusOf: Readonly<Record<string, string>>, read: (line: string) => Reported | null): LogParser {
   const statusOfSign = new Map(Object.entries(statusOf));
@@ -17,7 +17,7 @@ function oneLine(statusOf: Readonly<Record<string, string>>, read: (line: string
   });
 }
 
-/** Reads lines that begin with a sign and then have the name: group 1 of `form` is the sign, group 2 the name. */
+/** Reads lines with a sign and then a name. Group 1 of `form` is the sign, and group 2 is the name. */
 function signThenName(form: RegExp, edit: (name: string, sign: string) => string = (name) => name) {
   return (line: string): Reported | null => {
     const [, sign = '', name = ''] = form.exec(line) ?? [];
@@ -25,7 +25,7 @@ function signThenName(form: RegExp, edit: (name: string, sign: string) => string
   };
 }
 
-/** Removes what an expression matches at the end of a name, unless nothing would be left. */
+/** Removes the match of an expression from the end of a name, unless nothing would be left. */
 function withoutEnd(name: string, end: RegExp): string {
   const at = name.search(end);
   return at > 0 ? name.slice(0, at) : name;
@@ -83,7 +83,7 @@ export const ant = oneLine(
   signThenName(pattern('^\\[junit\\]\\s+\\[(PASS|FAIL|ERR)\\]\\s+(.*)$')),
 );
 
-/** Position of the last ` (` that at least two characters follow; -1 when there is none. */
+/** Returns the position of the last ` (` with at least two characters after it; -1 when there is none. */
 function lastBracketWithContent(line: string): number {
   return line.lastIndexOf(' (', line.length - 4);
 }
@@ -118,7 +118,7 @@ export const googleTest = oneLine({ OK: PASSED, FAILED }, (line) => {
   return reported;
 });
 
-/** Minitest with `-v`: `Class#test = 0.01 s = .`, where the name ends at the last `. ` before the sign. */
+/** Minitest with `-v`: `Class#test = 0.01 s = .`. The name ends at the last `. ` before the sign. */
 export const minitest = oneLine({ '.': PASSED, F: FAILED, E: FAILED }, (line) => {
   const sign = Math.max(line.lastIndexOf('.'), line.lastIndexOf('F'), line.lastIndexOf('E'));
   const equals = line.lastIndexOf('=', sign - 1);

@@ -21,7 +21,10 @@ export const phpUnit: LogParser = lineParser((statuses) => {
   };
 });
 
-/** The text before the last bracket of a line that begins with a word and ends with a bracket that is not empty; `null` for other lines. */
+/**
+ * Returns the text before the last bracket of a line that begins with a word and ends with a bracket that is not empty. Returns `null` for
+ * other lines.
+ */
 function suiteOf(line: string): string | null {
   if (!line.endsWith(')') || !WORD.test(line)) return null;
   const end = line.lastIndexOf(' (', line.length - 4);

@@ -43,7 +43,10 @@ export const matplotlib: LogParser = lineParser((statuses) => (line) => {
   readSummaryLine(renamed, statuses, (id) => id);
 });
 
-/** The lines of `pytest -rA`, and of older versions, which print the status after the test id. Ids may contain spaces, lines colours. */
+/**
+ * The lines of `pytest -rA`, and of older versions, which print the status after the test id. Ids may contain spaces, and lines may contain
+ * colours.
+ */
 export const pytestWithSpaces: LogParser = lineParser((statuses) => (line) => {
   const plain = line.replaceAll(COLOUR_CODE, '').replaceAll(CONTROL_CHARACTERS, '');
   if (beginsWithStatus(plain)) {
@@ -73,7 +76,7 @@ function withoutReasons(line: string): string {
   return kept + line.slice(from);
 }
 
-/** As {@link pytestWithSpaces}, but ids end at white space, and `[…]` after FAILED is dropped. */
+/** The same as {@link pytestWithSpaces}, but ids end at white space, and `[…]` after FAILED is dropped. */
 export const pydantic: LogParser = lineParser((statuses) => (line) => {
   const coloured = line.replaceAll(COLOUR_CODE, '').replaceAll(CONTROL_CHARACTERS, '');
   const plain = withoutReasons(coloured);

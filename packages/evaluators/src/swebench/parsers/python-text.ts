@@ -4,7 +4,7 @@
  */
 const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
 
-/** What the classes of Python's regular expressions match, outside and inside of brackets. */
+/** JavaScript equivalents of the classes of Python's regular expressions, outside and inside of brackets. */
 const CLASSES: Readonly<Record<string, readonly [outside: string, inside: string]>> = {
   '\\s': [`[${SPACE}]`, SPACE],
   '\\S': [`[^${SPACE}]`, ''],
@@ -13,8 +13,8 @@ const CLASSES: Readonly<Record<string, readonly [outside: string, inside: string
 };
 
 /**
- * Compiles a regular expression in which `\s`, `\S` (outside of brackets), `\d` and `\w` match what they match in Python, and `.` matches
- * every character. The texts to which it is applied are lines, or the expression excludes `\n` itself.
+ * Compiles a regular expression in which `\s`, `\S` (outside of brackets), `\d` and `\w` match the same characters as in Python, and `.`
+ * matches every character. It may be applied only to single lines, unless the expression itself excludes `\n`.
  */
 export function pattern(source: string, flags = ''): RegExp {
   let translated = '';
@@ -57,7 +57,7 @@ export function isDigit(text: string, at: number): boolean {
   return code < 0x80 ? code >= 0x30 && code <= 0x39 : DIGIT.test(text.charAt(at));
 }
 
-/** Number of white-space characters at the start of a text. */
+/** Returns the number of white-space characters at the start of a text. */
 export function indentOf(text: string): number {
   let indent = 0;
   while (indent < text.length && isSpace(text, indent)) indent += 1;
@@ -86,30 +86,30 @@ export function words(text: string, limit = Number.POSITIVE_INFINITY): string[] 
   return found;
 }
 
-/** Replaces each run of white space by one space, and removes it at both ends. */
+/** Replaces each run of white space by one space, and removes white space at both ends. */
 export function withSingleSpaces(text: string): string {
   return strip(text.replaceAll(SPACES, ' '));
 }
 
-/** The text before the first separator; the whole text when there is none. */
+/** Returns the text before the first separator; the whole text when there is none. */
 export function before(text: string, separator: string): string {
   const at = text.indexOf(separator);
   return at < 0 ? text : text.slice(0, at);
 }
 
-/** The text after the last separator; the whole text when there is none. */
+/** Returns the text after the last separator; the whole text when there is none. */
 export function afterLast(text: string, separator: string): string {
   const at = text.lastIndexOf(separator);
   return at < 0 ? text : text.slice(at + separator.length);
 }
 
-/** The text before the last separator; the whole text when there is none. */
+/** Returns the text before the last separator; the whole text when there is none. */
 export function beforeLast(text: string, separator: string): string {
   const at = text.lastIndexOf(separator);
   return at < 0 ? text : text.slice(0, at);
 }
 
-/** The last match of an expression with the flag `g`, not before `from`; `null` when there is none. */
+/** Returns the last match, at `from` or later, of an expression with the flag `g`; `null` when there is none. */
 export function lastMatch(text: string, expression: RegExp, from = 0): RegExpExecArray | null {
   let last: RegExpExecArray | null = null;
   expression.lastIndex = from;

@@ -58,14 +58,14 @@ class DjangoLines {
 }
 
 /**
- * Finds tests whose `ok` is on a line of its own, because Django printed a message after the test's name. Only the last three lines are kept,
- * because white space before the message may be a line break.
+ * Finds tests whose `ok` is on a line of its own, because Django printed a message after the test's name. Only the last three lines are kept.
+ * They suffice because white space before the message may contain a line break.
  */
 abstract class InterruptedTest {
   readonly passed = new TestStatuses();
   private recent: string[] = [];
 
-  /** Reads a line that is not stripped. */
+  /** Reads a line with its surrounding white space. */
   read(line: string): void {
     const name = line === 'ok' ? this.ends() : null;
     if (name === null) {
@@ -89,8 +89,9 @@ abstract class InterruptedTest {
   }
 
   /**
-   * Searches the last line, from `from` on, for a message that follows the name of a test. Returns the name of the test and the position of
-   * the message in this line; `null` when there is none. A name and a message are separated by `...` between two characters of white space.
+   * Searches the last line, starting at `from`, for a message that follows the name of a test. A name and a message are separated by `...`
+   * between two characters of white space. Returns the name of the test and the position of the message in this line; `null` when there is
+   * none.
    */
   protected testBefore(message: string, from = 0): { readonly name: string; readonly at: number } | null {
     const text = this.recent.join('\n');
@@ -108,7 +109,7 @@ abstract class InterruptedTest {
 class SilencedVersion extends InterruptedTest {
   private static readonly message = 'Testing against Django installed in ';
   private static readonly end = ' silenced).';
-  /** `from` is the position in the last line from which the end of the message is searched. */
+  /** The test whose message has begun. `from` is the position in the last line where the search for the message's end starts. */
   private open: { readonly name: string; from: number } | null = null;
 
   protected override begins(): void {

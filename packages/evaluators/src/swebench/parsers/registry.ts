@@ -58,7 +58,7 @@ const unreadable: LogParser = function* () {
   return new TestStatuses().giveUp();
 };
 
-/** The parsers by the names that rows have in `log_parser`: the parsers of swebench 5.0.2, and a parser that SWE-Gym adds. */
+/** The parsers by their name in the field `log_parser` of rows. They are the parsers of swebench 5.0.2, and a parser of SWE-Gym. */
 const LOG_PARSERS = {
   parse_log_pytest: pytest,
   parse_log_pytest_options: pytestOptions,
@@ -128,7 +128,7 @@ export function logParser(name: LogParserName): LogParser {
   return LOG_PARSERS[name];
 }
 
-/** Why a parser cannot read the logs of a row; `null` when it can. */
+/** Returns the reason why a parser cannot read the logs of a row; `null` when it can. */
 export function parserProblem(name: LogParserName, { instanceId, version }: RowFacts): string | null {
   if (name === 'parse_log_lighthouse' && Number.isNaN(Number.parseFloat(version))) {
     return `${name} needs a version that is a number`;

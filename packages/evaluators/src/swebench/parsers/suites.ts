@@ -1,6 +1,6 @@
 import { indentOf, strip } from './python-text.ts';
 
-/** The suites around a test, in logs that show them as indented headings. A heading closes all suites that are not indented less. */
+/** The suites around a test, in logs that show them as indented headings. A heading closes all suites with the same or a larger indentation. */
 export class IndentedSuites {
   private readonly open: { readonly heading: string; readonly indent: number }[] = [];
 
@@ -8,7 +8,7 @@ export class IndentedSuites {
     return this.open.map(({ heading }) => heading);
   }
 
-  /** Reads a line that is not the result of a test. A line without white space at its start is no heading. */
+  /** Reads a line that is not the result of a test. A line without white space at its start is not a heading. */
   read(line: string): void {
     const indent = indentOf(line);
     if (indent === 0) return;
@@ -16,7 +16,7 @@ export class IndentedSuites {
     this.open.push({ heading: strip(line), indent });
   }
 
-  /** The name of a test, with the headings of its suites. */
+  /** Returns the name of a test, with the headings of its suites. */
   nameOf(test: string): string {
     return [...this.headings, test].join(' - ');
   }

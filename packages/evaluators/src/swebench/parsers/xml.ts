@@ -23,8 +23,9 @@ const ENTITIES: ReadonlyMap<string, string> = new Map([
 ]);
 
 /**
- * Reads a document that consists of one element, with the rules of XML 1.0 for well-formed documents without a document type. Returns
- * whether it is well-formed; before that, elements are passed on as they are read. The time is linear in the length of the document.
+ * Reads a document that consists of one element. Checks the rules of XML 1.0 for well-formed documents without a document type. Elements are
+ * passed to `reader` while the document is read, and the final result is whether it is well-formed. The time is linear in the length of the
+ * document.
  */
 export function* readXml(xml: string, reader: XmlReader): Generator<undefined, boolean, undefined> {
   if (FORBIDDEN.test(xml)) return false;
@@ -90,7 +91,7 @@ function readStartTag(xml: string, at: number, open: string[], reader: XmlReader
   return end + close[0].length;
 }
 
-/** Documents of test runners declare no namespaces, so no prefix but `xml` is known. */
+/** Documents of test runners declare no namespaces, so only the prefix `xml` is known. */
 function hasUnknownPrefix(name: string): boolean {
   return name.includes(':') && !name.startsWith('xml:');
 }

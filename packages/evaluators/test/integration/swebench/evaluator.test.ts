@@ -106,7 +106,7 @@ function fixture(start: () => Promise<Runtime>): Fixture {
   return { grade, prepared };
 }
 
-/** The cases that every kind of runtime must grade alike. */
+/** Tests that every kind of runtime must pass. */
 function gradesPatches({ grade }: Fixture): void {
   it('gives a patch that makes the tests pass a reward of 1', async () => {
     const { reward, details } = await grade({ work: FIX });

@@ -29,7 +29,7 @@ export function apptainerArgs(command: ApptainerCommand): string[] {
   return [
     ...[command.program, '--silent', 'exec', '--containall', '--no-eval'],
     ...['--no-mount', 'bind-paths,cwd,home,hostfs,sys,tmp', '--no-home', '--pwd', '/', '--hostname', 'floe'],
-    // The only user id of the namespace is root's: files of other ids could not be removed from the host.
+    // The namespace has only root's user id, because files with other ids could not be removed from the host.
     ...['--fakeroot', '--ignore-subuid', '--ignore-fakeroot-command', '--no-privs', '--add-caps', capabilities],
     ...['--security', `seccomp:${command.seccomp}`],
     ...(command.hasNetwork ? [] : ['--net', '--network', 'none']),

@@ -29,7 +29,7 @@ const APPTAINER_TASKS = 64;
  * checks. Arguments: the number of tasks, the command.
  */
 const LIMIT_SCRIPT = 'ulimit -p "$1" 2>/dev/null || ulimit -u "$1" 2>/dev/null; shift; exec "$@"';
-/** Maximum time in milliseconds in which a sandbox ends by itself before it is killed. */
+/** Time in milliseconds that a sandbox has to end by itself before it is killed. */
 const END_MS = 1_000;
 /** Maximum number of characters of the output of a sandbox that did not start, taken from its end, that the error message quotes. */
 const OUTPUT_CHARS = 1_000;
@@ -197,8 +197,8 @@ class Apptainer implements HostBackend<HostImage, BoxPrograms> {
   private async remove({ process, cgroup }: Sandbox, connection: BoxConnection | null): Promise<void> {
     const ended = process.done.catch(() => {});
     if (connection !== null) {
-      // Without its connection, the box server ends, and Apptainer ends its own processes in order. Killed ones would be left to the first
-      // process of the host.
+      // When its connection ends, the box server ends, and Apptainer ends its own processes in order. If Apptainer were killed, its processes
+      // would be left to the first process of the host.
       connection.close();
       const waiting = new AbortController();
       await Promise.race([ended, sleep(this.options.clock, END_MS, waiting.signal).catch(() => {})]);

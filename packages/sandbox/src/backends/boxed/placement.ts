@@ -14,9 +14,7 @@ import type { DeniedCall } from '../denied-calls.ts';
 import { copySandboxPrograms, type ProgramPlace, programCommand, type SandboxPrograms } from '../sandbox-programs.ts';
 import { seccompProfile } from '../seccomp.ts';
 
-/*
- * Where the box server and its files are in a sandbox of which it is the main program.
- */
+/* Where the box server and its files are in a sandbox whose main program is the box server. */
 
 /** Paths in the sandbox of floe's programs and of the Node that runs them. */
 const PLACE: ProgramPlace = { dir: '/.floe/programs', node: '/.floe/node' };
@@ -31,8 +29,8 @@ export const BOX_SOCKET = 'box.sock';
 const variablesSchema = z.record(z.string(), z.string());
 
 /**
- * Capabilities of root in a sandbox: those with which package managers and test suites can change owners and permissions of files and become
- * other users. `SYS_PTRACE` lets the box server recognize the processes of other users.
+ * Capabilities of root in a sandbox. Package managers and test suites need them to change owners and permissions of files and to become other
+ * users. `SYS_PTRACE` lets the box server recognize the processes of other users.
  */
 export const ROOT_CAPABILITIES = [
   'CHOWN',
@@ -45,7 +43,7 @@ export const ROOT_CAPABILITIES = [
   'SYS_PTRACE',
 ];
 
-/** The programs of floe in a sandbox: the box server, the MCP server, and the one that operates a browser. */
+/** The programs of floe in a sandbox: the box server, the MCP server, and the program that operates a browser. */
 export type BoxPrograms = SandboxPrograms<'box' | 'mcp' | 'browser'>;
 
 /**
@@ -118,7 +116,7 @@ export function boxMounts(
 
 /**
  * Returns the variables for commands of root in a sandbox with another user, as {@link rootVariables} does. The directories of the user must
- * exist already, because a missing one can be anybody's later.
+ * already exist. The user could otherwise create a directory later that counts as protected now.
  */
 export async function askRootVariables(
   connection: BoxConnection,
@@ -131,8 +129,9 @@ export async function askRootVariables(
 }
 
 /**
- * Creates the directories that floe uses in a sandbox where they are missing, and returns their paths. They belong to `owner`, except for a
- * workdir of the image. An owner can reach the read-only mounts, which can be in a directory of root.
+ * Creates the directories that floe uses in a sandbox, if they are missing, and returns their paths. The directories belong to `owner`, except
+ * for a workdir of the image. With an `owner`, the read-only mounts are made reachable for all users, because they can be below a directory of
+ * root.
  */
 export async function createPaths(
   connection: BoxConnection,

@@ -51,7 +51,7 @@ export function refuseSnapshot(snapshot: StartRequest['snapshot']): void {
 /** A user of a sandbox other than root. */
 export type BoxUser = {
   readonly owner: FileOwner;
-  /** Variables of root's commands that replace those of the user's. */
+  /** Variables of root's commands. They replace the user's variables of the same names. */
   readonly rootVariables: Readonly<Record<string, string>>;
   /** Returns the command that starts a box server with a socket of this name in the directory of the sandbox on the host. */
   readonly toolServerCommand: (socketName: string) => readonly string[];
@@ -190,8 +190,8 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   }
 
   /**
-   * Starts a box server as a user other than root. That of the sandbox is root, so its operations on files could read and change what the
-   * user may not.
+   * Starts a box server as a user other than root, for the tools. The sandbox's own box server runs as root, so its file operations could read
+   * and change what the user may not.
    */
   private startToolServer({ owner, toolServerCommand }: BoxUser, signal: AbortSignal): Promise<ToolServer> {
     const { clock, dir } = this.parts;
@@ -325,7 +325,7 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
     }
   }
 
-  /** Returns tools of a box server of the user; `null` for that of the sandbox. */
+  /** Returns tools that `server` runs, a box server of the user. With `null`, the sandbox's own box server runs them. */
   private newTools(server: ToolServer | null, release: () => Promise<void>): BoxToolClient {
     const { clock, connection, request, end, explainEnd } = this.parts;
     const common = {
@@ -351,8 +351,8 @@ export class BoxRuntime extends SandboxRuntime<BoxParts> {
   }
 
   /**
-   * Waits until a command has started and ended. Ends the whole sandbox when the box server does not end an aborted command in time: it may be
-   * stopped before it has reported the start.
+   * Waits until a command has started and ended. Ends the whole sandbox when the box server does not end an aborted command in time, because
+   * an agent may have stopped the box server.
    */
   private async awaitCommand(started: Promise<SpawnedProcess>, signal: AbortSignal): Promise<SpawnResult> {
     const { clock, end, connection } = this.parts;

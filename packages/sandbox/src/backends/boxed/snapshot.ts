@@ -16,7 +16,7 @@ const STDERR_CHARS = 500;
 /** Shell script that packs a directory into an archive. Arguments: the directory, the archive. */
 const PACK_SCRIPT = 'exec tar -c -f "$2" -C "$1" .';
 
-/** Shell script that replaces the content of a directory by that of an archive. Arguments: the directory, the archive. */
+/** Shell script that empties a directory and unpacks an archive into it. Arguments: the directory, the archive. */
 const UNPACK_SCRIPT = `set -e
 [ -d "$1" ] && [ ! -L "$1" ] || rm -rf -- "$1"
 mkdir -p -- "$1"
@@ -27,7 +27,7 @@ done
 tar -x -p -f "$2"
 rm -f -- "$2"`;
 
-/** The sandbox of which a snapshot is taken or which is restored. */
+/** The sandbox that a snapshot is taken from or restored to. */
 export type SnapshotBox = {
   readonly name: string;
   readonly workdir: string;
@@ -67,7 +67,8 @@ export class BoxSnapshot implements RuntimeSnapshot {
 
 /**
  * Copies the files of a workdir to an archive in the directory `dir` of the host. Returns the path of the archive and its size. Rejects with
- * `runtime_failed`, also when the archive is larger than `maxBytes`, or with the reason of the signal, and leaves no archive then.
+ * the reason of the signal, or with `runtime_failed`, for example when the archive is larger than `maxBytes`. After a rejection no archive is
+ * left.
  */
 export async function packWorkdir(
   box: SnapshotBox,
@@ -105,7 +106,8 @@ export async function packWorkdir(
 }
 
 /**
- * Replaces the files of a workdir by those of the archive `path` on the host. Rejects with `runtime_failed`, or with the reason of the signal.
+ * Replaces the files of a workdir by the content of the archive `path` on the host. Rejects with `runtime_failed`, or with the reason of the
+ * signal.
  */
 export async function unpackWorkdir(box: SnapshotBox, path: string): Promise<void> {
   const inside = newArchivePath();

@@ -16,7 +16,10 @@ import {
 } from './placement.ts';
 import { BoxRuntime } from './runtime.ts';
 
-/** A sandbox with a box server as its main program, as its back end makes, watches and removes it. `Sandbox` identifies it there. */
+/**
+ * A sandbox with a box server as its main program, and the functions of its back end that create, watch and remove it. `Sandbox` is the back
+ * end's identification of the sandbox.
+ */
 export type Boxed<Sandbox> = {
   readonly backend: RuntimeBackend;
   readonly isolation: Isolation;
@@ -26,7 +29,7 @@ export type Boxed<Sandbox> = {
   readonly proxyOrigin: string;
   /** User of the agent, in the form of an image's user; `null` for root, or for the only user of the sandbox. */
   readonly user: string | null;
-  /** Returns the environment variables of the image. `reported` has those that the box server reports. */
+  /** Returns the environment variables of the image. `reported` has the variables that the box server reports. */
   readonly imageVariables: (reported: Readonly<Record<string, string>>) => Readonly<Record<string, string>>;
   /** Directories in the sandbox of the control group that contains all of its processes. */
   readonly cgroupDirectories: readonly string[];
@@ -97,7 +100,7 @@ export async function startBoxed<Sandbox>(
   }
 }
 
-/** Returns the user that a box server has found; `null` for root. Throws `schema_violation` when it has not found the wanted one. */
+/** Returns the user that a box server has found; `null` for root. Throws `schema_violation` when it has not found the user `wanted`. */
 function requireUser(wanted: string | null, found: SandboxUser | null): SandboxUser | null {
   if (wanted === null) return null;
   if (found === null) {

@@ -21,7 +21,7 @@ const RELAY_DIR = '/.floe';
 const PLACE: ProgramPlace = { dir: `${RELAY_DIR}/relay`, node: `${RELAY_DIR}/node` };
 /** Path in the sandbox of the Unix socket on which the gateway waits for a box server. */
 const BOX_SOCKET = `${RELAY_DIR}/box.sock`;
-/** A proxy on the host that commands reach through the relay: that of the model, or that of other hosts. */
+/** A proxy on the host that commands reach through the relay: `proxy` is the proxy of the model, and `egress` the proxy for other hosts. */
 export type RelayedProxy = 'proxy' | 'egress';
 const RELAY_PORTS: Readonly<Record<RelayedProxy, number>> = { proxy: PROXY_PORT, egress: EGRESS_PORT };
 /**
@@ -105,7 +105,7 @@ export function commandArgs(
     readonly argv: readonly string[];
     readonly cwd: string;
     readonly env: Readonly<Record<string, string>>;
-    /** Paths of the proxies' sockets in the session's mount namespace. A command without any runs without the proxy relay. */
+    /** Paths of the proxies' sockets in the session's mount namespace. When there are none, the command runs without the proxy relay. */
     readonly relaySockets: Readonly<Partial<Record<RelayedProxy, string>>>;
     /** Path of the box server's socket in the session's mount namespace, for the command that is a box server. */
     readonly boxSocket?: string | undefined;
@@ -156,7 +156,7 @@ function relaySocketOf(name: RelayedProxy): string {
   return `${RELAY_DIR}/${name}.sock`;
 }
 
-/** Number of tasks (processes and threads) that bwrap and the shells that start it need in addition to those of the command. */
+/** Number of tasks (processes and threads) that bwrap and the shells that start it need, in addition to the tasks of the command. */
 const SANDBOX_TASKS = 4;
 /**
  * Maximum number of threads of the proxy relay. They count as tasks of the sandbox, so the sandbox's task limit is raised by this number.
@@ -165,14 +165,11 @@ const RELAY_TASKS = 16;
 /** Memory in bytes for the proxy relay. The memory limit of a command that runs with the relay is raised by this amount. */
 const RELAY_BYTES = 96 * MIB;
 /**
- * Line of a shell script that opens bwrap's files: its options, its status report and the system call filter, whose paths are the first
- * three arguments of the script. bwrap closes the three descriptors before it starts the command.
+ * Line of a shell script that opens bwrap's files: its options, its status report and the system call filter. The paths are the first three
+ * arguments of the script. bwrap closes the three descriptors before it starts the command.
  */
 const OPEN_FILES = 'exec 9<"$1" 8>"$2" 7<"$3" || exit 1';
-/**
- * Options with which bwrap uses two of the descriptors that {@link OPEN_FILES} opens: 8 for its status report and 7 for the system call
- * filter.
- */
+/** Options that name two of the descriptors that {@link OPEN_FILES} opens: 8 for bwrap's status report and 7 for the system call filter. */
 const FILE_OPTIONS = ['--json-status-fd', '8', '--seccomp', '7'];
 
 /**

@@ -19,9 +19,11 @@ const STDERR_CHARS = 500;
 const SCRIPT_OUTPUT_BYTES = 16 * 1024;
 
 /**
- * Shell script that sets up a session in a new mount namespace. It mounts a tmpfs of limited size on the session's directory, binds the
- * host paths that the sandbox needs into this tmpfs, and binds the tmpfs to a mount point that every user can reach. Arguments: the
- * session's directory, the mount point, the tmpfs options, the number of host paths, the host paths, the command to continue with.
+ * Shell script that sets up a session in a new mount namespace. It mounts a tmpfs of limited size on the session's directory and binds the
+ * host paths that the sandbox needs into this tmpfs. It then binds the tmpfs to a mount point that every user can reach.
+ *
+ * Arguments: the session's directory, the mount point, the tmpfs options, the number of host paths, the host paths, and the command to run
+ * next.
  */
 const MOUNT_SCRIPT = `set -eu
 umask 022
@@ -58,11 +60,16 @@ echo ready
 exec cat`;
 
 /**
- * Shell script of the holder process of a session whose files start as those of a frozen session. It runs as the sandbox's user in new
- * namespaces, which are copies of the frozen session's. It mounts a new tmpfs at `next` on the frozen session's tmpfs, and on it overlays
- * with the frozen files as lower layers. Arguments: the mount point of the frozen session; the tmpfs options; the lower layers of the
- * session's files; the lower layers of the root file system, or an empty string for a session without an image; how the session gets the
- * files: `overlay` or `copy`.
+ * Shell script of the holder process of a session that starts with the files of a frozen session. It runs as the sandbox's user in new
+ * namespaces, which are copies of the frozen session's. It mounts a new tmpfs at `next` on the frozen session's tmpfs, and on it overlays with
+ * the frozen files as lower layers.
+ *
+ * Arguments:
+ * - the mount point of the frozen session;
+ * - the tmpfs options;
+ * - the lower layers of the session's files;
+ * - the lower layers of the root file system, or an empty string for a session without an image;
+ * - how the session gets the files: `overlay` or `copy`.
  */
 const DERIVE_SCRIPT = `set -eu
 umask 022
@@ -78,8 +85,8 @@ echo ready
 exec cat`;
 
 /**
- * Shell script that mounts a host path below the mount point of a session. Arguments: the host path, the path at which it is mounted, the
- * program with its arguments that runs commands as the owner of the session's tmpfs.
+ * Shell script that mounts a host path below the mount point of a session. Arguments: the host path, the path at which it is mounted, and a
+ * command prefix that runs commands as the owner of the session's tmpfs.
  */
 const BIND_SCRIPT = `set -eu
 source=$1; target=$2; shift 2
@@ -148,8 +155,8 @@ export async function startHolder(holderRequest: HolderRequest, signal: AbortSig
 }
 
 /**
- * Starts the holder of a session whose files start as those of the session of `frozen`, which must not change any more. The new session is
- * independent of the life of the frozen one. Rejects like {@link startHolder}.
+ * Starts the holder of a session that starts with the files of the session of `frozen`, which must no longer change. The new session continues
+ * when the frozen session ends. Rejects like {@link startHolder}.
  */
 export async function deriveHolder(frozen: Holder, holderRequest: HolderRequest, signal: AbortSignal): Promise<Holder> {
   const { host, request, imagePath } = holderRequest;
@@ -183,8 +190,8 @@ export async function deriveHolder(frozen: Holder, holderRequest: HolderRequest,
 }
 
 /**
- * Makes a host path available at `path` in the mount namespace of a session, for a gateway with root privileges: the sandbox's user may not
- * enter the directories of the host.
+ * Makes a host path available at `path` in the mount namespace of a session. A gateway with root privileges needs this, because the sandbox's
+ * user may not enter the directories of the host.
  */
 export async function bindInto(
   { process, layout }: Holder,
@@ -211,7 +218,7 @@ export async function endHolder(process: SpawnedProcess): Promise<void> {
 /** Command that creates user and mount namespaces in which the current user is root. */
 const OWN_USER = ['unshare', '--user', '--map-root-user', '--mount', '--'];
 
-/** Returns the command with which root runs another command as a user of the machine. */
+/** Returns a command prefix. Root of the machine puts it before a command to run the command as the user `uid`. */
 function asUser(uid: number): string[] {
   return ['setpriv', '--reuid', String(uid), '--regid', String(uid), '--clear-groups', '--'];
 }

@@ -38,8 +38,8 @@ const ETC_FILES: Readonly<Record<string, string>> = {
 };
 
 /**
- * Files of /proc that describe the host to root: the keys in the kernel's keyrings, the kernel's memory, and its timers. A sandbox whose
- * image belongs to root can read what belongs to root.
+ * Files of /proc that describe the host to root: the keys in the kernel's keyrings, the kernel's memory, and its timers. They are hidden,
+ * because a sandbox whose image belongs to root could read them.
  */
 const HIDDEN_PROC_FILES = [
   ...['keys', 'key-users', 'kcore', 'kmsg', 'kpagecgroup', 'kpagecount', 'kpageflags'],
@@ -47,8 +47,8 @@ const HIDDEN_PROC_FILES = [
 ].map((name) => `/proc/${name}`);
 
 /**
- * Entries of /proc through which root changes the settings of the kernel. The kernel asks only for the user id of root, which a sandbox has
- * whose image belongs to root, and not for a capability.
+ * Entries of /proc through which root changes the settings of the kernel. For these entries the kernel checks only the user id of root and no
+ * capability. A sandbox whose image belongs to root has this user id.
  */
 const READ_ONLY_PROC_PATHS = ['acpi', 'bus', 'driver', 'fs', 'irq', 'mtrr', 'scsi', 'sys', 'sysrq-trigger', 'tty'].map(
   (name) => `/proc/${name}`,
@@ -81,7 +81,7 @@ export type SandboxHost = {
   readonly hiddenProcFiles: readonly string[];
   /** Files and directories of /proc that change the host, as far as the kernel has them. A sandbox can only read them. */
   readonly readOnlyProcPaths: readonly string[];
-  /** The proxy relay, and the programs that run tools: the box server, the MCP server, and the one that operates a browser. */
+  /** The proxy relay, and the programs that run tools: the box server, the MCP server, and the program that operates a browser. */
   readonly programs: SandboxPrograms<'relay' | 'box' | 'mcp' | 'browser'>;
 };
 

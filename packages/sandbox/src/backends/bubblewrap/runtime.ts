@@ -43,16 +43,16 @@ const EXIT_POLL_MS = 2;
 const STDERR_CHARS = 500;
 /** Matches the message that bwrap prints when the program to run does not exist. */
 const NO_PROGRAM = /^bwrap: execvp /m;
-/** Exit code with which a shell reports that a command does not exist. */
+/** Exit code of a shell that did not find the command. */
 const EXIT_NO_PROGRAM = 127;
 
 /**
- * Maximum number of snapshots of which one is based on the files of another. Each adds a user namespace, which the kernel nests up to 32
- * deep.
+ * Maximum length of a chain of snapshots that are each based on the files of the one before. Each adds a user namespace, and the kernel allows
+ * 32 nested user namespaces.
  */
 const MAX_DEPTH = 24;
 
-/** The namespaces in which commands run. A snapshot and a restore replace them by others. */
+/** The namespaces in which commands run. A snapshot and a restore replace them by new namespaces. */
 type Namespaces = CommandState & {
   readonly holder: Holder;
   /** User id on the host under which the processes run. */
@@ -75,7 +75,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   readonly proxyOrigin: string;
   readonly mcpCommand: readonly string[];
   private readonly turns: CommandTurns<Namespaces>;
-  /** Namespaces with the files of the snapshot to which the sandbox was restored last, for the next restore. */
+  /** Namespaces that are prepared for the next restore. They have the files of the snapshot that the sandbox was last restored to. */
   private spare: { readonly of: RuntimeSnapshot; readonly ready: Promise<Namespaces | null> } | null = null;
   /** Settles when the holder processes of replaced namespaces have ended. */
   private retired: Promise<unknown> = Promise.resolve();
@@ -183,7 +183,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   }
 
   onProxiesReplaced(): void {
-    // A mounted socket stays the one that was mounted. The next command mounts the new one.
+    // A mount keeps the old socket when the socket file is replaced. The next command mounts the new socket.
     this.turns.state.sockets.clear();
   }
 
@@ -204,7 +204,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
     return { holder, uid, fixedArgs, sockets: new Map(), ended: new AbortController() };
   }
 
-  /** Makes namespaces whose files start as those of `frozen`. */
+  /** Makes namespaces that start with the files of `frozen`. */
   private async derive({ holder, uid }: Pick<Namespaces, 'holder' | 'uid'>, signal: AbortSignal): Promise<Namespaces> {
     return this.namespacesOf(await deriveHolder(holder, { ...this.parts, uid }, signal), uid);
   }
@@ -354,7 +354,7 @@ export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   }
 }
 
-/** Throws `unsupported` unless the files of `snapshot` can be those of a sandbox with this image. */
+/** Returns `snapshot` if a sandbox with this image can be restored to it. Throws `unsupported` otherwise. */
 export function usableSnapshot(snapshot: RuntimeSnapshot, imagePath: string | null): BubblewrapSnapshot {
   if (!(snapshot instanceof BubblewrapSnapshot)) {
     throw new FloeError('unsupported', `a bubblewrap sandbox has no use for a snapshot of ${snapshot.backend}`);
@@ -367,8 +367,8 @@ export function usableSnapshot(snapshot: RuntimeSnapshot, imagePath: string | nu
 }
 
 /**
- * Returns the exit code and the signal with which a command ended. bwrap, like a shell, reports the end by a signal as exit code 128 plus
- * the signal's number.
+ * Returns the exit code of a command and the signal that ended it. Like a shell, bwrap reports the end by a signal as 128 plus the signal's
+ * number.
  */
 function exitOf(ended: SpawnResult, killed: boolean): { exitCode: number | null; signal: string | null } {
   if (killed || ended.signal !== null) return { exitCode: null, signal: ended.signal ?? 'SIGKILL' };

@@ -2,7 +2,7 @@ import { statfs } from 'node:fs/promises';
 import type { RuntimeSnapshot } from '../../api/runtime.ts';
 import { bases, endHolder, type Holder } from './holder.ts';
 
-/** Files of a sandbox that are not written any more, kept by the holder process of the namespaces in which they were written. */
+/** Files of a sandbox that are no longer written to. The holder process of their namespaces keeps them. */
 export class BubblewrapSnapshot implements RuntimeSnapshot {
   readonly backend = 'bubblewrap';
   readonly sandbox: string;
@@ -32,7 +32,9 @@ export class BubblewrapSnapshot implements RuntimeSnapshot {
   }
 }
 
-/** Returns the number of bytes that the session of a holder process uses in memory, with the frozen sessions on which it is based. */
+/**
+ * Returns the number of bytes of memory that the files of a holder process's session use, including the frozen sessions on which it is based.
+ */
 export async function usedBytes({ process, layout }: Holder): Promise<number> {
   let total = 0;
   for (const path of bases(layout)) {

@@ -62,8 +62,8 @@ export function architectureOf(nodeArch: string): Architecture | null {
 
 /**
  * Returns the program of a filter that denies `calls` and allows all other calls. A process that makes a call of another architecture, for
- * example a 32-bit program, is killed. Its calls are not denied one by one, because the same numbers mean other calls there, and a program
- * could not even exit if every call failed.
+ * example a 32-bit program, is killed. Such calls cannot be denied one by one, because their numbers have other meanings, and a program could
+ * not even exit if every call failed.
  */
 export function syscallFilter(architecture: Architecture, calls: readonly DeniedCall[]): Buffer {
   return encode([

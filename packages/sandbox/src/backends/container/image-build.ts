@@ -25,7 +25,7 @@ export type ImageBuild = {
   readonly name: string;
   /** Time limit in seconds. */
   readonly limitSeconds: number;
-  /** Network of the build's commands, such as `none`; default: that of the engine. */
+  /** Network of the build's commands, such as `none`; default: the engine's own default. */
   readonly network?: string | undefined;
   readonly clock?: Clock | undefined;
   /** Called when the build starts, and not for an image that the engine has. */
@@ -140,7 +140,7 @@ async function hashOf(entries: readonly Entry[], build: ImageBuild, signal: Abor
 
 async function packContext(archive: Pack, entries: readonly Entry[], context: string): Promise<void> {
   for (const { path, kind, mode, bytes, target } of entries) {
-    // The owner and the times of files are those of every build, so that the engine's own cache recognizes equal files.
+    // The owner and the times of files are the same in every build, so that the engine's own cache recognizes equal files.
     const header = { name: path, mode, mtime: new Date(0) };
     if (kind === 'file') {
       const entry = archive.entry({ ...header, size: bytes });

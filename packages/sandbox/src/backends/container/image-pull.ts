@@ -2,7 +2,7 @@ import { type Clock, type ErrorCode, FloeError, Semaphore, sleep } from '@floe-r
 import { formatReference, parseReference } from '../../images/reference.ts';
 import { type ContainerEngine, progressOf } from './engine-api.ts';
 
-/** Pauses in milliseconds before a pull is tried again whose rate the registry limits. */
+/** Pauses in milliseconds between tries of a pull when the registry limits the rate of pulls. */
 const PAUSES_MS = [5_000, 20_000, 60_000] as const;
 
 /** The codes of errors of a pull, by the engine's message. The first match counts. */
@@ -63,7 +63,7 @@ export class ImagePulls {
       new AbortController().signal,
     );
     let reason: string | null = null;
-    // The reply has one JSON object per line, most of which report progress.
+    // The reply has one JSON object per line. Most of the objects report progress.
     for (const line of body.toString().split('\n')) {
       const { error, message } = progressOf(line);
       reason = error ?? (status >= 300 ? message : undefined) ?? reason;

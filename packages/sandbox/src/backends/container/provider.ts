@@ -23,7 +23,9 @@ import { seccompProfile } from '../seccomp.ts';
 import { ContainerEngine, type ContainerSpec, type ImageInfo } from './engine-api.ts';
 import { ImagePulls } from './image-pull.ts';
 
-/** Directories in the container of its control group, with the control groups of version 2 and of version 1. */
+/**
+ * Paths in the container of its control group's directories. The first is for control groups of version 2, and the others are for version 1.
+ */
 const CGROUP_DIRECTORIES = ['/sys/fs/cgroup', '/sys/fs/cgroup/memory', '/sys/fs/cgroup/pids'];
 /** Labels of a container: the gateway's state directory, the gateway process, and the name of the sandbox. */
 const LABELS = { owner: 'floe.owner', instance: 'floe.instance', name: 'floe.sandbox' };
@@ -242,7 +244,7 @@ class Containers implements HostBackend<ImageInfo, BoxPrograms> {
   }
 }
 
-/** Returns the user that a task or else an image names; `null` for root, and where neither names one. */
+/** Returns the user that a task names, or else the user that an image names; `null` for root and when neither names a user. */
 function wantedUser(ofTask: string | number | null, ofImage: string): string | null {
   const user = String(ofTask ?? ofImage);
   return ['', '0', 'root', '0:0', 'root:root'].includes(user) ? null : user;

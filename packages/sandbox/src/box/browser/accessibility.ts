@@ -63,7 +63,7 @@ export function pageLines(tree: DevToolsValue, firstNumber: number): PageLine[] 
   const byId = new Map(nodes.map((node) => [node.nodeId, node]));
   const lines: PageLine[] = [];
   let number = firstNumber;
-  // A page can be nested more deeply than functions can.
+  // A recursive function could exceed the stack on a deeply nested page.
   const waiting: Waiting[] =
     nodes[0] === undefined ? [] : [{ id: nodes[0].nodeId, depth: 0, above: '', isClosed: false }];
   for (let next = waiting.pop(); next !== undefined; next = waiting.pop()) {
@@ -91,7 +91,7 @@ export function pageLines(tree: DevToolsValue, firstNumber: number): PageLine[] 
   return lines;
 }
 
-/** Returns the text of a node; `null` for one that is not shown. `above` is the name of the element that contains it. */
+/** Returns the text of a node; `null` for a node that is not shown. `above` is the name of the element that contains it. */
 function lineOf(node: AxNode, above: string): string | null {
   if (node.ignored === true) return null;
   const role = String(node.role?.value ?? '');

@@ -20,7 +20,7 @@ const MAX_NOTE_CHARS = 300;
 const FLAGS = [
   '--headless=new',
   '--remote-debugging-pipe',
-  // The sandbox of the session has no user namespaces for another one, and isolates the browser itself.
+  // The sandbox of the session already isolates the browser, and has no user namespaces for a sandbox of the browser's own.
   '--no-sandbox',
   '--no-zygote',
   '--disable-gpu',
@@ -46,7 +46,7 @@ const FLAGS = [
   '--font-render-hinting=none',
   '--lang=en-US',
 ];
-/** Options of a browser that reaches pages of the sandbox only, although its network may reach more. */
+/** Options of a browser that may reach only pages of the sandbox, although the sandbox's network may reach more. */
 const LOCAL_FLAGS = [
   '--no-proxy-server',
   '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1, EXCLUDE [::1]',
@@ -135,7 +135,10 @@ export class Chromium {
     return this.devtools.send(method, params, tab.sessionId, this.limitMs);
   }
 
-  /** Sends an input to the current tab. Does not wait for its effect when it opens another tab, because a tab in the background handles none. */
+  /**
+   * Sends an input to the current tab. When the input opens another tab, does not wait for its effect, because a tab in the background handles
+   * no input.
+   */
   async input(method: string, params: object): Promise<void> {
     const { tab } = this;
     const handled = this.send(method, params).then(() => true);
@@ -149,7 +152,9 @@ export class Chromium {
     await this.until(() => this.tab !== null, COMMAND_MS);
   }
 
-  /** Waits until a condition holds, which is checked at every change of a tab, or until the time has passed. Resolves with whether it holds. */
+  /**
+   * Waits until a condition holds or the time has passed. The condition is checked at every change of a tab. Resolves with whether it holds.
+   */
   async until(holds: () => boolean, timeoutMs: number): Promise<boolean> {
     const endMs = systemClock.monotonicMs() + timeoutMs;
     while (!holds() && !this.hasEnded) {
@@ -166,7 +171,7 @@ export class Chromium {
     return holds();
   }
 
-  /** Returns what pages have done by themselves since the last call, such as dialogs. */
+  /** Returns notes about events since the last call that no action asked for, such as dialogs of pages. */
   takeNotes(): string[] {
     const { notes } = this;
     this.notes = [];
@@ -251,7 +256,7 @@ export class Chromium {
     this.ask('Page.handleJavaScriptDialog', { accept }, sessionId);
   }
 
-  /** Sends a command whose failure shows in later commands. */
+  /** Sends a command without waiting for its result. If it fails, later commands fail too. */
   private ask(method: string, params: object, sessionId: string | null): void {
     this.devtools.send(method, params, sessionId, COMMAND_MS).catch(() => {});
   }

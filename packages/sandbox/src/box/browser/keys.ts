@@ -3,7 +3,7 @@ export type Key = {
   readonly key: string;
   readonly code: string;
   readonly keyCode: number;
-  /** The text that the key writes; `null` for one that writes none. */
+  /** The text that the key writes; `null` for a key that writes none. */
   readonly text: string | null;
 };
 

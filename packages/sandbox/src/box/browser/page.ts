@@ -18,17 +18,20 @@ const MAX_FRAMES = 8;
 const MAX_TEXT_CHARS = 12_000;
 /** Maximum number of characters of a title, an address or a message. */
 const MAX_LINE_CHARS = 300;
-/** Schemes of addresses that can be opened. Others are those of the browser itself, or run code. */
+/** Schemes of addresses that can be opened. Addresses with other schemes open pages of the browser itself or run code. */
 const SCHEMES = ['http:', 'https:', 'data:', 'about:'];
 
-/** An action that cannot be done as requested: a text for the agent. The page is shown nevertheless. */
+/** An action that cannot be done as requested. The message is for the agent, and the page is shown nevertheless. */
 class ActionError extends Error {}
 
 /** Waits for two frames, so that the page has drawn what an input changed. */
 const TWO_FRAMES = 'new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))';
 /** Maximum time in milliseconds to wait for frames: a page in the background draws none. */
 const FRAMES_MS = 500;
-/** Chooses the option with a name in the focused list. Returns null when no list is focused, and otherwise what is wrong, if anything. */
+/**
+ * JavaScript function that chooses the option with a name in the focused list. It returns null when no list is focused, an error text when the
+ * option cannot be chosen, and otherwise an empty text.
+ */
 const CHOOSE_OPTION = `(name) => {
   let element = document.activeElement;
   while (element && (element.shadowRoot || element.tagName === 'IFRAME')) {
@@ -49,7 +52,10 @@ export class Page {
   private readonly chromium: Chromium;
   /** DevTools ids of the elements by the numbers that the last text showed. */
   private elements: readonly number[] = [];
-  /** Number of the first line that is shown, and of the line after the last; the address to which they belong. */
+  /**
+   * The next fields are the number of the first shown line, the number of the line after the last shown line, and the address of the page with
+   * these lines.
+   */
   private firstLine = 0;
   private nextLine = 0;
   private shownUrl = '';
@@ -122,7 +128,7 @@ export class Page {
     }
     const { errorText, loaderId } = result;
     if (errorText !== undefined) throw new ActionError(`cannot open ${cut(url)}: ${String(errorText)}`);
-    // An address that differs in its fragment only loads nothing.
+    // Nothing is loaded when the new address differs from the old one only in its fragment.
     if (loaderId === undefined) return;
     await chromium.until(() => (chromium.tab?.loads ?? 0) !== loads, endMs - systemClock.monotonicMs());
   }
@@ -140,7 +146,7 @@ export class Page {
     const expression = `(${CHOOSE_OPTION})(${JSON.stringify(text)})`;
     const chosen = await this.evaluate(expression);
     if (typeof chosen === 'string') {
-      // A click opens the list, which then covers a part of the page.
+      // The click has opened the list, which covers a part of the page. Escape closes it.
       if (place !== null && !('element' in place)) await this.press('Escape');
       if (chosen !== '') throw new ActionError(chosen);
       return;
@@ -154,7 +160,7 @@ export class Page {
   private async focus(place: BrowserPlace): Promise<void> {
     if (!('element' in place)) return this.click(place, 1);
     const backendNodeId = this.nodeOf(place.element);
-    // An element that cannot be focused by itself may pass a click on to one that can.
+    // Some elements cannot have the focus, but pass a click on to an element that can, as a label does.
     await this.chromium.send('DOM.focus', { backendNodeId }).catch(async (error: unknown) => {
       if (!(error instanceof DevToolsError) || error.reason !== 'refused') throw error;
       await this.click(await this.pointOf(place), 1);
@@ -206,7 +212,7 @@ export class Page {
   private async settle(loadMs: number): Promise<void> {
     const { chromium } = this;
     const wait = { expression: TWO_FRAMES, awaitPromise: true };
-    // Without a result, another page may have replaced the one that waits. When the page hangs, the commands that follow fail.
+    // Without a result, another page may have replaced the waiting page. When the page hangs, the next commands fail.
     const drawn = chromium.send('Runtime.evaluate', wait).catch(() => {});
     await Promise.race([drawn, sleep(systemClock, FRAMES_MS)]);
     await sleep(systemClock, SETTLE_MS);
@@ -214,7 +220,7 @@ export class Page {
     await chromium.until(() => chromium.tab?.isLoading !== true, loadMs);
   }
 
-  /** Shows the page; another time when it was replaced meanwhile, as by a script that opens another address. */
+  /** Shows the page. When the page is replaced meanwhile, as by a script that opens another address, shows the new page. */
   private async viewSoon(request: BrowserRequest): Promise<Pick<BrowserView, 'text' | 'image'>> {
     try {
       return await this.view(request);
@@ -298,7 +304,7 @@ export class Page {
     if (dy < 0) this.firstLine = Math.max(0, this.firstLine - (this.nextLine - this.firstLine));
   }
 
-  /** Resolves with the value of an expression in the page, which may return anything. */
+  /** Resolves with the value of an expression in the page. The page controls the value, so it may have any type. */
   private async evaluate(expression: string): Promise<unknown> {
     const { result } = await this.chromium.send('Runtime.evaluate', { expression, returnByValue: true });
     return (result as { readonly value?: unknown } | undefined)?.value;

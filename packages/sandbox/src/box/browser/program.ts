@@ -4,9 +4,11 @@ import { Chromium } from './chromium.ts';
 import { Page } from './page.ts';
 
 /*
- * A program that operates a browser in the sandbox of a session. It reads `<nonce> <length>` and then a request as JSON from file descriptor
- * 3, and answers there as the protocol of an interpreter requires, with the view of the page as JSON. Its only argument is the browser. It
- * imports only modules of Node and files of floe that do the same, because the sandbox contains nothing else.
+ * A program that operates a browser in the sandbox of a session. Its only argument is the browser. It reads `<nonce> <length>` and then a
+ * request as JSON from file descriptor 3. It answers on the same descriptor with the view of the page as JSON, as the protocol of an
+ * interpreter requires.
+ *
+ * It imports only modules of Node and files of floe that do the same, because the sandbox contains nothing else.
  */
 
 /** Descriptor of the requests and answers. */
@@ -17,7 +19,7 @@ let received = Buffer.alloc(0);
 let running: Promise<void> = Promise.resolve();
 let browser: { readonly chromium: Chromium; readonly page: Page } | null = null;
 
-// A signal that interrupts a run ends the browser, which has the same group, and thereby the run.
+// A signal that interrupts a run also ends the browser, which is in the same process group. The end of the browser then ends the run.
 process.on('SIGINT', () => {});
 control.on('error', end);
 control.on('close', end);

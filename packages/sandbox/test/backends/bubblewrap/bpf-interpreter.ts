@@ -11,8 +11,8 @@ const INSTRUCTION_BYTES = 8;
 const DATA_BYTES = 64;
 
 /**
- * Runs a filter program in classic BPF on the data of one system call and returns its result. Throws for an instruction that the filters
- * of this project do not use, and for a jump or load outside of the program or the data, which the kernel would refuse.
+ * Runs a filter program in classic BPF on the data of one system call and returns its result. Throws for an instruction that the filters of
+ * this project do not use. Throws for a jump or load outside of the program or the data, which the kernel would refuse.
  */
 export function runFilter(program: Buffer, call: CallData): number {
   const data = Buffer.alloc(DATA_BYTES);

@@ -7,7 +7,7 @@ import { type ContainerBench, missingBackends, openWorkbench } from '../../backe
 import { never, processesMentioning, uniqueSeconds } from '../../backends/workbench.ts';
 
 const missing = await missingBackends();
-/** Programs that the commands of the tests use, beside those of every image. */
+/** Programs that the commands of the tests use, in addition to the programs of every image. */
 const PROGRAMS = [
   'bash',
   'chmod',

@@ -10,7 +10,7 @@ import { type ContainerBench, missingBackends, openWorkbench } from '../../backe
 import { never, processesMentioning, uniqueSeconds, type Workbench } from '../../backends/workbench.ts';
 
 const missing = await missingBackends();
-/** Programs that the commands of the tests use, beside those of every image. */
+/** Programs that the commands of the tests use, in addition to the programs of every image. */
 const PROGRAMS = [
   ...[
     'bash',
@@ -128,7 +128,7 @@ describe.each(runtimeBackendSchema.options)('the %s runtime', (backend) => {
       let count = 0;
       const watched = await start(backend, {}, { onActivity: () => count++ });
       await watched.exec({ command: 'echo out', isService: true }, never);
-      // The start and the end of each command count.
+      // One call for the start of each command and one for its end.
       expect(count).toBe(2);
       await watched.exec({ command: 'echo out' }, never);
       expect(count).toBe(5);

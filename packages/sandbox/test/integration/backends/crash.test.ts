@@ -21,8 +21,8 @@ import {
 const problem = await bubblewrapMissing();
 
 /**
- * Program of a minimal gateway with one sandbox, which has a snapshot where the back end takes them, and in which a command runs until it is killed. The program prints the process id of its spawn
- * helper once the command runs.
+ * Program of a minimal gateway with one sandbox. If the back end takes snapshots, the sandbox has a snapshot. A command runs in the sandbox
+ * until it is killed. The program prints the process id of its spawn helper once the command runs.
  */
 const GATEWAY = `
 const [packages, stateDir, backend, seconds, id] = process.argv.slice(1);

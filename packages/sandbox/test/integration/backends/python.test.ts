@@ -29,9 +29,9 @@ function suite(backend: 'local' | 'bubblewrap', program: string | undefined): vo
   beforeAll(async () => {
     bench = await Workbench.open();
     runtime = await bench.start(backend, { max_output_mb: 0.01 });
-    // A module that cannot be imported stands for an IPython that is not installed.
+    // A module that cannot be imported simulates that IPython is not installed.
     await runtime.writeFiles([{ path: 'none/IPython.py', content: 'raise ImportError\n' }], never);
-    // Modules of the working directory must not replace those that floe's program imports.
+    // Modules of the working directory must not replace modules that floe's program imports.
     await runtime.writeFiles([{ path: 'json.py', content: 'raise ImportError("of the working directory")\n' }], never);
     await runtime.writeFiles([{ path: 'own_module.py', content: 'VALUE = 5\n' }], never);
   });

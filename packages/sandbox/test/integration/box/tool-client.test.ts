@@ -23,9 +23,9 @@ let tools: BoxToolClient;
 let clock: VirtualClock;
 let ends: number;
 let connection: BoxConnection;
-/** How the box server ended, as its provider finds out. */
+/** The end of the box server, as its provider reports it. */
 let boxEnd: BoxEnd;
-/** Returns the reply to a request; `null` for none. */
+/** Returns the reply to a request; `null` for no reply. */
 let answer: (request: BoxRequest) => readonly [header: object, body?: Buffer] | null;
 
 beforeEach(async () => {

@@ -83,8 +83,8 @@ describe.each(backends)('endOwned, after gateway and spawn helper of a %s sandbo
       expect(await processesMentioning(dead.seconds)).toEqual([]);
       expect(await labelledProcesses(dead.id)).toEqual([]);
       expect(await groupsOf(dead.id)).toEqual([]);
-      // Two gateways had sandboxes. Ending the processes of the gateway `dead` must not end those of the gateway `other`, neither while `other`
-      // is alive nor after its death.
+      // Two gateways had sandboxes. Ending the processes of the gateway `dead` must not end the processes of the gateway `other`, neither
+      // while `other` is alive nor after its death.
       expect(await processesMentioning(other.seconds)).not.toEqual([]);
       await killBoth(other);
       await endOwned(dead.id, () => true, systemClock);

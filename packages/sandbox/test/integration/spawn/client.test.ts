@@ -155,7 +155,7 @@ describe('the spawner', () => {
     const rejected = expect(child.done).rejects.toMatchObject({ code: 'runtime_failed' });
     await Promise.all([own.close(), own.close()]);
     await rejected;
-    // The helper ends when it has sent SIGKILL, which can be shortly before the process disappears.
+    // The spawn helper ends after it has sent SIGKILL. The killed process can disappear a little later.
     while ((await processesMentioning(seconds)).length > 0);
     await expect(own.spawn({ argv: ['true'], env: { PATH }, maxOutputBytes })).rejects.toMatchObject({
       code: 'runtime_failed',

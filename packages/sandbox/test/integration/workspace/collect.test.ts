@@ -15,7 +15,7 @@ const TMP = `"\${TMPDIR:-/tmp}"`;
 describeIf(null, 'collect in a local sandbox', () => suite('local'));
 describeIf(problem, 'collect in a bubblewrap sandbox', () => suite('bubblewrap'));
 
-/** Returns an object with the methods of a sandbox, of which a test can replace some. */
+/** Returns an object with the methods of a sandbox, so that a test can replace some of them. */
 function forwarding(runtime: Runtime): Runtime {
   return {
     backend: runtime.backend,

@@ -17,7 +17,7 @@ const missing = (() => {
 const GIT =
   'git -c user.name=t -c user.email=t@t -c commit.gpgsign=false -c init.defaultBranch=main -c protocol.file.allow=always';
 
-/** Creates a repository whose HEAD has a past, and everything else in which git can keep the future. */
+/** Creates a repository whose HEAD has ancestors. It also contains later commits in every place where git can keep them. */
 const REPOSITORY = `set -e
 ${GIT} init -q . ; echo one > f; git add f; ${GIT} commit -q -m one; ${GIT} tag -a -m past v1
 echo two > f; ${GIT} commit -q -a -m two; git rev-parse HEAD > base

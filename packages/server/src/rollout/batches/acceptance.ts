@@ -1,6 +1,6 @@
 import type { BatchAccept, SessionSummary } from '@floe-rl/core/schema';
 
-/** Why a group is not handed to the trainer. */
+/** The reason why a group is not handed to the trainer. */
 export type Rejection =
   | 'few_usable'
   | 'few_resolved'
@@ -10,14 +10,17 @@ export type Rejection =
   | 'filter'
   | 'filter_failed';
 
-/** What the rewards of a group's samples say about its task. Rewards that count in the group's baseline are considered. */
+/**
+ * The pattern of the rewards of a group's samples, which shows how hard its task is. Only rewards that count in the group's baseline are
+ * considered.
+ */
 type RewardPattern = 'all_wrong' | 'all_right' | 'equal_rewards' | 'mixed' | 'none';
 
 export type GroupVerdict = {
   /** `null` when the group is effective. */
   readonly rejection: Rejection | null;
   readonly usable: number;
-  /** Number of usable samples with the reward of a resolved task or more. */
+  /** Number of usable samples whose reward is at least the reward of a resolved task. */
   readonly resolved: number;
   /** Mean of the rewards that count in the baseline; `null` when there is none. */
   readonly meanReward: number | null;
@@ -26,12 +29,12 @@ export type GroupVerdict = {
 
 type Sample = Pick<SessionSummary, 'reward' | 'policy' | 'unusable' | 'outcome'>;
 
-/** Rewards that differ by no more than this are equal: GRPO would divide by a standard deviation of this size. */
+/** Rewards that differ by at most this count as equal, because GRPO would divide by a standard deviation of this size. */
 const SAME_REWARD = 1e-9;
 
 /**
- * Decides whether the samples of a finished group are effective. `hasEvaluator` and the number of samples of its task choose the defaults of
- * fields that are `null`.
+ * Decides whether the samples of a finished group are effective. For fields that are `null`, the default depends on `hasEvaluator` and on the
+ * number of samples of the task.
  */
 export function judgeGroup(
   samples: readonly Sample[],

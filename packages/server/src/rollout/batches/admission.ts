@@ -1,4 +1,4 @@
-/** What decides how many groups of a stream may run. Sizes of batches and of ready groups are in the stream's `batch_unit`. */
+/** The state that determines how many groups of a stream may run. Sizes of batches and of ready groups are in the stream's `batch_unit`. */
 export type AdmissionState = {
   /** Size of the batch for which the trainer waits; 0 when it waits for none. */
   readonly requested: number;
@@ -7,16 +7,16 @@ export type AdmissionState = {
   /** Number of groups that run. */
   readonly running: number;
   readonly batchSize: number;
-  /** Most that one group may add to a batch: 1 where groups are counted, else its number of samples. */
+  /** Largest size that one group may add to a batch: 1 where groups are counted, and otherwise its number of samples. */
   readonly perGroup: number;
   readonly maxStaleness: number;
   readonly oversampling: number;
 };
 
 /**
- * Returns the number of groups that may be started now. At most `maxStaleness` batches are sampled in addition to the batch for which the
- * trainer waits: ready + running <= requested + maxStaleness * batchSize, which for batches of `batchSize` groups is the rule of AReaL's
- * staleness manager (arXiv 2505.24298, section 5.1). `oversampling` lets that many groups run for each accepted group that is missing.
+ * Returns the number of groups that may be started now. At most `maxStaleness` batches are sampled in addition to the batch that the trainer
+ * waits for: ready + running <= requested + maxStaleness * batchSize. For batches of `batchSize` groups, this is the rule of AReaL's staleness
+ * manager (arXiv 2505.24298, section 5.1). `oversampling` is the number of groups that may run for each missing accepted group.
  */
 export function startableGroups(state: AdmissionState): number {
   const missing = state.requested + state.maxStaleness * state.batchSize - state.ready;

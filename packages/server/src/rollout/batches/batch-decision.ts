@@ -5,10 +5,13 @@ import type { BatchGroupRow, BatchStreamPatch, BatchStreamRow, OpenGroupRow, Ope
 import { queryError } from '../field-errors.ts';
 import { isSampled } from './next-row.ts';
 
-/** What a request for a batch reads of its stream, in one state of the store or while it holds the stream's lock. */
+/**
+ * The parts of a stream that a request for a batch reads. They are from one state of the store, or were read while the request held the
+ * stream's lock.
+ */
 export type StreamState = OpenState & { readonly stream: BatchStreamRow; readonly request: BatchStreamRequest };
 
-/** What a request for a batch changes in the groups of its stream. */
+/** The changes that a request for a batch makes to the groups of its stream. */
 export type BatchDecision = {
   /** Ready groups that are too old, or whose results were removed. Their rows are started again. */
   readonly expired: readonly BatchGroupRow[];
@@ -21,8 +24,8 @@ export type BatchDecision = {
 };
 
 /**
- * Decides which groups make the next batch: the oldest ready ones when there are enough, or all of them when no further group will become
- * ready. `size` is the requested number of groups or resolved samples; `undefined` for the stream's `batch_size`.
+ * Decides which groups make the next batch. These are the oldest ready groups when there are enough. When no further group will become ready,
+ * these are all ready groups. `size` is the requested number of groups or resolved samples; `undefined` for the stream's `batch_size`.
  */
 export function decideBatch(state: StreamState, size: number | undefined): BatchDecision {
   const { stream, request, groups, unsampledRows } = state;
@@ -37,7 +40,7 @@ export function decideBatch(state: StreamState, size: number | undefined): Batch
     missing -= unit === 'group' ? 1 : group.resolved;
     return missing <= 0;
   });
-  // The rows of groups that expire now are started once more.
+  // The rows of groups that expire now will be started once more.
   const hasRepeats = groups.some((group) => group.repeat === 1) || usable.length < ready.length;
   const isEnd = last === -1 && isSampled(stream, request, { running: running.length, hasRepeats, unsampledRows });
   const isEnded = stream.status === 'ended';
@@ -52,7 +55,7 @@ export function decideBatch(state: StreamState, size: number | undefined): Batch
   };
 }
 
-/** Returns how many policy steps a group is older than the policy; 0 while the trainer names no versions. */
+/** Returns the number of policy steps between a group's policy version and the current one; 0 while the trainer names no versions. */
 export function stalenessOf(stream: Pick<BatchStreamRow, 'policy_step'>, group: BatchGroupRow): number {
   return (stream.policy_step ?? 0) - (group.policy_step ?? stream.policy_step ?? 0);
 }
@@ -65,7 +68,7 @@ export function isOutdated(
   return request.purpose === 'train' && stalenessOf(stream, group) > request.max_staleness;
 }
 
-/** Returns the size of the batch for which the trainer waits; 0 when it waits for none. */
+/** Returns the size of the batch that the trainer waits for; 0 when it waits for none. */
 export function waitedSize(stream: BatchStreamRow): number {
   return stream.requested_batch > stream.last_batch ? stream.requested_size : 0;
 }
@@ -83,7 +86,7 @@ export function recordedRequest(
   const requested = {
     acknowledged: last,
     requested_batch: last + 1,
-    // Requests of several processes may wait at the same time, each with a size of its own.
+    // Requests of several processes may wait at the same time, each with its own size.
     requested_size: Math.max(size, waitedSize(stream)),
   };
   if (version === undefined) return { ...requested, policy_version: newest, policy_step: newestStep };

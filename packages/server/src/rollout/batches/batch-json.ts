@@ -11,13 +11,13 @@ import { progressOf, WARNED_REJECTIONS } from './views.ts';
 
 type GroupHead = Omit<BatchReply['groups'][number], 'results'>;
 
-/** What a reply says of a batch, without its results and records. */
+/** The fields of the reply about a batch, without its results and records. */
 export type BatchHead = Omit<BatchReply, 'groups' | 'records'> & { readonly groups: readonly GroupHead[] };
 
 /** Number of groups whose results one statement reads, so that the summaries of a large batch are not all in memory at once. */
 const GROUPS_PER_READ = 16;
 
-/** Reads the counts that a reply has, and returns it without results and records. */
+/** Reads the counts for the reply about a batch, and returns the reply without results and records. */
 export async function batchHead(
   context: RolloutContext,
   { stream, request, batch, groups, isDone }: HandedBatch,
@@ -74,7 +74,7 @@ export async function* batchWithResults(
   yield Buffer.from(`${text}${started === 0 ? '' : ']}'}]}`);
 }
 
-/** Yields the reply with the records of a trainer's format, which `lines` holds as JSON lines. */
+/** Yields the reply with the records of a trainer's format. `lines` are the records as JSON lines. */
 export async function* batchWithRecords(head: BatchHead, lines: Buffer): AsyncGenerator<Buffer> {
   const before = `${JSON.stringify(head).slice(0, -1)},"records":`;
   yield* jsonListBytes(before, linesOf(lines), '}');

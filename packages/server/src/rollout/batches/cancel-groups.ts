@@ -7,7 +7,7 @@ type Cancelled = Pick<BatchGroupRow, 'repeat'> & { readonly state: 'restarted' |
 
 /**
  * Cancels the tasks of running groups, and puts the groups into the state `ending`. Returns the groups that had ended before their tasks were
- * locked, which do not change. The caller holds the stream's lock and no lock of a task.
+ * locked; they do not change. The caller must hold the stream's lock and no lock of a task.
  */
 export async function cancelRunning(
   transaction: Transaction,

@@ -4,7 +4,7 @@ import type { RowFields } from './task-template.ts';
 
 type RowSource = BatchStreamRequest['source'];
 
-/** Whether a source has rows without end, which are computed and not stored. */
+/** Whether a source is endless. The rows of an endless source are computed and not stored. */
 export function isEndless(source: RowSource): boolean {
   return source.kind === 'endless' || (source.kind === 'environments' && source.episodes === null);
 }

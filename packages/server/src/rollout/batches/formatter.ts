@@ -3,7 +3,7 @@ import type { Encoding, ExportOptions } from '@floe-rl/data/trainers';
 import type { FormatOperations } from './format-worker.ts';
 
 /**
- * Makes records in trainers' formats, in a thread of its own, because a batch may have millions of tokens, which would block the server's
+ * Makes records in trainers' formats in a separate thread. A batch may have millions of tokens, and converting them would block the server's
  * event loop. The thread is started with the first request.
  */
 export class BatchFormatter {

@@ -9,12 +9,12 @@ import { postponeWhileUnavailable } from '../watched-store.ts';
 import { storedMessage, streamRequest } from './stream-request.ts';
 import { addRows } from './streams.ts';
 
-/** Number of rows that are requested at once, and below which further rows are requested. */
+/** Number of rows in one request. Further rows are requested when fewer than this many are left. */
 const PAGE_ROWS = 64;
 const REPLY_TIMEOUT_MS = 30_000;
 const REPLY_LIMIT_BYTES = 8 * MIB;
 const MAX_REPLY_VALUES = 200_000;
-/** Pause after a request that failed. */
+/** Pause in milliseconds after a failed request. */
 const RETRY_MS = 5_000;
 
 const pageSchema = z.object({ rows: batchRowsSchema.shape.rows, done: z.boolean().default(false) });

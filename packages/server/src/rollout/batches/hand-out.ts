@@ -14,14 +14,14 @@ export type NextBatchRequest = {
   /** Number of groups or resolved samples; `undefined` for the stream's `batch_size`. */
   readonly size: number | undefined;
   readonly policyVersion: string | undefined;
-  /** Number of the last batch that the trainer has handled; `undefined` for the last one that was handed out. */
+  /** Number of the last batch that the trainer has handled; `undefined` for the last batch that was handed out. */
   readonly after: number | undefined;
   /** Longest time in milliseconds to wait for a complete batch. */
   readonly waitMs: number;
   readonly disconnected: AbortSignal;
 };
 
-/** The batch after `after`, or the news that there is none yet (`batch` is `null`). */
+/** The batch after `after`. `batch` is `null` when there is no such batch yet. */
 export type HandedBatch = {
   readonly stream: BatchStreamRow;
   readonly request: BatchStreamRequest;
@@ -33,11 +33,11 @@ export type HandedBatch = {
 };
 
 /**
- * Returns the batch after `after`. A batch that was handed out before is returned as it was, so that a request may be repeated. A request for a
- * new batch confirms all earlier ones and records the policy version: groups that are too old for it are started again.
+ * Returns the batch after `after`. A batch that was handed out before is returned unchanged, so that a request may be repeated. A request for
+ * a new batch confirms all earlier batches and records the policy version. Groups that are too old for this version are started again.
  *
- * Throws `not_found` for an unknown stream, `schema_violation` for a batch number beyond the last one and for a version without a step, and
- * `conflict` for an older policy version than before.
+ * Throws `not_found` for an unknown stream. Throws `schema_violation` for a batch number beyond the last one and for a version without a step,
+ * and `conflict` for an older policy version than before.
  */
 export async function nextBatch(context: RolloutContext, asked: NextBatchRequest): Promise<HandedBatch> {
   const { batchId, size, waitMs, disconnected } = asked;
@@ -63,7 +63,8 @@ export async function nextBatch(context: RolloutContext, asked: NextBatchRequest
 
 /**
  * Records a request in its stream, and hands out the next batch when there is one. `recorded` is the number of the batch after which this
- * request was recorded already; `null` for its first transaction. A request without `after` is recorded once more when another one got its batch.
+ * request was recorded already; `null` for its first transaction. When another request got the batch, a request without `after` is recorded
+ * again.
  */
 async function handOut(
   transaction: Transaction,
@@ -93,7 +94,7 @@ async function handOut(
   const state = { stream: { ...stored, ...record }, request, ...(await batches.openState(batchId)) };
   const { expired, restarted, handed, isDone } = decideBatch(state, size);
   const ended = await cancelRunning(transaction, restarted, { state: 'restarted', repeat: 1 });
-  // A group that has become ready since it was read may be too old as well.
+  // A group that has become ready after it was read may be too old as well.
   const outdated = [...expired, ...ended.filter((group) => group.state === 'ready' && isOutdated(state, group))];
   const expiredTasks = outdated.map((group) => group.task_id);
   const samples = handed === null ? [] : await facts.firstVersions(handed.map((group) => group.task_id));
@@ -108,7 +109,7 @@ async function handOut(
       : [batches.updateGroups(expiredTasks, { state: 'expired', repeat: 1 }), results.collectTasks(expiredTasks)]),
     ...(isNew || handed !== null ? [batches.updateStream(batchId, patch)] : []),
   ]);
-  // While a trainer has too many uncollected results, nodes get no sessions of it.
+  // While a trainer has too many uncollected results, nodes get no sessions of this trainer. The queue is therefore woken after a collection.
   if (isNew && last > acknowledged) transaction.wake('queue');
   if (isNew || handed !== null) transaction.wake('batches');
   if (handed !== null) transaction.wake(`batch:${batchId}`);

@@ -6,16 +6,16 @@ import { planEpoch } from './curriculum.ts';
 import type { EpochPlans } from './epoch-plans.ts';
 import type { RowFields } from './task-template.ts';
 
-/** A row that is sampled next. */
+/** The row to sample next. */
 export type NextRow = {
   readonly rowIndex: number;
   readonly fields: RowFields;
   readonly epoch: number;
-  /** Number of groups of this visit of the row that failed because of the infrastructure. */
+  /** Number of groups of this visit of the row that failed because of the infrastructure. A visit is one turn of the row in an epoch. */
   readonly tries: number;
 };
 
-/** Where in its rows a stream is: the fields of its row that {@link nextRow} advances. */
+/** The place of a stream in its rows: the fields of the stream that {@link nextRow} advances. */
 export type Position = Pick<BatchStreamRow, 'epoch' | 'position'>;
 
 /** Returns the number of passes over the rows; `null` for no limit. */
@@ -25,8 +25,8 @@ function epochLimit({ purpose, order, source }: BatchStreamRequest): number | nu
 }
 
 /**
- * Returns the next row of a stream with the position after it: first the rows of groups that must be started once more, then the rows of the
- * epoch. `row` is `null` when there is none at present. The caller holds the stream's lock, and stores the position.
+ * Returns the next row of a stream with the position after it. Rows of groups that must be started once more come first, and then the rows of
+ * the epoch. `row` is `null` when there is none at present. The caller must hold the stream's lock, and store the position.
  */
 export async function nextRow(
   { tables, context }: Transaction,
@@ -40,7 +40,7 @@ export async function nextRow(
     await batches.updateGroup(batchId, repeated.group_no, { repeat: 0 });
     const { row_index: rowIndex, epoch, tries } = repeated;
     const fields = await fieldsOf(tables, request, batchId, rowIndex);
-    // A group that became too old did not fail: its row has all tries left.
+    // A group that became too old did not fail, so it does not count as a try of its row.
     const tried = repeated.state === 'rejected' ? tries + 1 : tries;
     return { row: { rowIndex, fields: fields ?? {}, epoch, tries: tried }, position: stream };
   }
@@ -81,8 +81,8 @@ async function fieldsOf(
 }
 
 /**
- * Returns the planned rows of an epoch; `undefined` when they are taken in the order in which they were added, which is so while the source
- * may still have further rows. The plan is made and stored when the epoch begins.
+ * Returns the planned rows of an epoch. The plan is made and stored when the epoch begins. Returns `undefined` for evaluations, for endless
+ * sources, and while the source may still have further rows; rows are then taken in their order.
  */
 async function planOf(
   tables: StoreTables,
@@ -110,14 +110,17 @@ async function planOf(
   return plan;
 }
 
-/** Returns the key of a remembered plan. It has the time of creation, because a removed stream's id may be used for another stream. */
+/**
+ * Returns the key of a cached plan. It contains the stream's time of creation, because the id of a removed stream may be used for another
+ * stream.
+ */
 function planKey({ batch_id: batchId, created_at: createdAt }: BatchStreamRow, epoch: number): string {
   return `${batchId}/${createdAt}/${epoch}`;
 }
 
 /**
- * Remembers the stored plan of a stream's epoch. It is called outside transactions that write, because a plan that is rolled back must not be
- * remembered: another server might store a different one.
+ * Caches the stored plan of a stream's epoch. It must be called outside transactions that write. A plan that is rolled back must not be
+ * cached, because another server might store a different plan.
  */
 export async function rememberPlan(tables: StoreTables, stream: BatchStreamRow, plans: EpochPlans): Promise<void> {
   const key = planKey(stream, stream.epoch);
@@ -126,7 +129,7 @@ export async function rememberPlan(tables: StoreTables, stream: BatchStreamRow, 
   if (stored !== undefined) plans.set(key, JSON.parse(stored) as number[]);
 }
 
-/** Whether a stream may have a row to sample. `false` is certain: its last epoch has ended, and no group must be started once more. */
+/** Whether a stream may have a row to sample. When this is false, the stream's last epoch has ended, and no group must be started once more. */
 export async function mayHaveRows(
   tables: StoreTables,
   stream: BatchStreamRow,
@@ -137,7 +140,7 @@ export async function mayHaveRows(
   return (await tables.batches.groupToRepeat(stream.batch_id)) !== undefined;
 }
 
-/** What decides whether all rows of a stream were sampled, in one state of the store. */
+/** The facts that determine whether all rows of a stream were sampled, in one state of the store. */
 export type SamplingState = {
   /** Number of groups that run. */
   readonly running: number;

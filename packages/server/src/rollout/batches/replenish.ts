@@ -13,16 +13,16 @@ import { mayHaveRows, type NextRow, nextRow, rememberPlan } from './next-row.ts'
 import { storedMessage, streamRequest } from './stream-request.ts';
 import { statedSamples, taskOfRow } from './task-template.ts';
 
-/** Interval at which streams are checked for groups to start even when nothing wakes the loop. */
+/** Interval in milliseconds at which streams are checked for groups to start, even when no event wakes the loop. */
 const POLL_INTERVAL_MS = 1_000;
-/** Maximum number of streams that run at once. Further ones, the oldest, wait. */
+/** Maximum number of streams that run at the same time. When there are more, the oldest streams wait. */
 const MAX_STREAMS = 1_000;
 /** Maximum number of groups that one transaction starts, so that other transactions do not wait for long. */
 const MAX_STARTS = 8;
 /** Number of started groups after which their changes are summed. Counting groups then reads a few hundred changes at most. */
 const GROUPS_PER_FOLD = 64;
 
-/** Starts groups of all running streams until the server closes, whenever the queue needs some. */
+/** Starts groups of all running streams whenever the queue needs some, until the server closes. */
 export async function runBatches(context: RolloutContext, generators: RowGenerators): Promise<void> {
   while (!context.closing.aborted) {
     await context.wakeups.poll('batches', POLL_INTERVAL_MS, context.closing, () =>
@@ -48,10 +48,9 @@ export async function replenishAll(context: RolloutContext, generators: RowGener
 }
 
 /**
- * Starts groups of one stream while its queue is short and its bounds allow more. Resolves to whether the queue may need more, because a
- * transaction starts a few groups only.
- *
- * The queue is refilled when it has fewer sessions than one group, so that nodes never wait, and groups do not become old in the queue.
+ * Starts groups of one stream while its queue is short and its bounds allow more. One call starts only a few groups, and resolves with whether
+ * the queue may need more. The queue is refilled when it has fewer sessions than one group. Nodes then never wait, and groups do not become
+ * old in the queue.
  */
 async function replenish(context: RolloutContext, batchId: string): Promise<boolean> {
   const needsGroups = await context.store.read(async (tables) => {
@@ -89,7 +88,7 @@ async function replenish(context: RolloutContext, batchId: string): Promise<bool
       await batches.updateStream(batchId, changed);
       stream = { ...stream, ...changed };
       if (groupCount % GROUPS_PER_FOLD === 0) await batches.foldChanges(batchId);
-      // The rows of an endless source would be refused without end, so the next one is tried at the next poll.
+      // All rows of an endless source might be refused, so the next row is tried only at the next poll.
       if (isComputed && refusal !== null) return false;
       queued += sessions;
     }
@@ -101,7 +100,7 @@ async function startable(tables: StoreTables, stream: BatchStreamRow, request: B
   // An evaluation is sampled as fast as possible, since its groups cannot become too old.
   if (request.purpose === 'evaluate') return MAX_STARTS + 1;
   const countsGroups = request.batch_unit === 'group';
-  // Running groups are counted first: a group that another server ends between the two statements is then counted twice, and not missed.
+  // Running groups are counted first. A group that another server ends between the two statements is then counted twice rather than missed.
   const running = await tables.batches.sizeOf(stream.batch_id, 'running');
   const ready = await tables.batches.sizeOf(stream.batch_id, 'ready');
   return startableGroups({
@@ -115,7 +114,10 @@ async function startable(tables: StoreTables, stream: BatchStreamRow, request: B
   });
 }
 
-/** A group that was started, with its number of sessions; or the reason why its task was refused, and no sessions. */
+/**
+ * The result of starting a group. A started group has its number of sessions. A refused group has no sessions and the reason why its task was
+ * refused.
+ */
 type StartedGroup = { readonly sessions: number; readonly refusal: string | null };
 
 /**

@@ -9,9 +9,9 @@ import { unknownStream } from './stream-request.ts';
 import { readStream } from './streams.ts';
 
 /**
- * Takes the batches after `after` back, for a trainer that has restored a checkpoint. Their groups are handed out again, those that a newer
- * policy than the restored one has sampled are started again, and no row is skipped. Throws `schema_violation` for a batch that was never handed
- * out, and `conflict` for a stream that was ended.
+ * Takes the batches after `after` back, for a trainer that has restored a checkpoint. Their groups are handed out again, and no row is
+ * skipped. Groups that were sampled by a newer policy than the restored policy are started again. Throws `schema_violation` for a batch that
+ * was never handed out, and `conflict` for a stream that was ended.
  */
 export async function rewindStream(
   context: RolloutContext,

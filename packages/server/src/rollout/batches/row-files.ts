@@ -5,12 +5,13 @@ import { readRows } from '@floe-rl/core/rows';
 import { bodyError } from '../field-errors.ts';
 import type { RowFields } from './task-template.ts';
 
-/** Maximum size of a file, whose rows the server keeps in memory until the stream is stored. */
+/** Maximum size of a file. The server keeps its rows in memory until the stream is stored. */
 const MAX_FILE_BYTES = 512 * MIB;
 
 /**
- * Yields the rows of a data set below the server's `dataset_dir`. Throws `schema_violation` with the field `source.path` when the server has no
- * such directory, when the file is not below it or too large, and when it cannot be read, with the line of a row that is not a JSON object.
+ * Yields the rows of a data set below the server's `dataset_dir`. Throws `schema_violation` with the field `source.path` when the server has
+ * no such directory, and when the file is outside of it, too large or unreadable. For a row that is not a JSON object, the error names its
+ * line.
  */
 export async function* rowsOfFile(directory: string | null, path: string): AsyncGenerator<RowFields> {
   if (directory === null) {

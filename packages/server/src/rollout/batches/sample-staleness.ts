@@ -4,12 +4,13 @@ import type { BatchGroupRow, FactRow } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { streamRequest, unknownStream } from './stream-request.ts';
 
-/** Name under which samples are counted whose policy version names no step. */
+/** Name for the staleness of samples whose policy version names no step. */
 const UNKNOWN = 'unknown';
 
 /**
- * Returns, for the task of each group, the number of its samples by their staleness as JSON text: the policy steps from the version of their
- * first token to `step`, at which the batch is handed out; `null` when the trainer has named none.
+ * Returns, for the task of each group, the number of its samples by their staleness, as JSON text. The staleness is the number of policy steps
+ * from the version of a sample's first token to `step`, the step of the batch. `step` is `null` when the trainer has named none; the staleness
+ * is then `unknown`.
  */
 export function stalenessByTask(
   groups: readonly BatchGroupRow[],

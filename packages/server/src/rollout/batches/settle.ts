@@ -7,13 +7,13 @@ import type { Transaction } from '../transaction.ts';
 import { type GroupVerdict, judgeGroup, type Rejection } from './acceptance.ts';
 import { streamRequest } from './stream-request.ts';
 
-/** Maximum number of groups of one visit of a row that may fail because of the infrastructure, before the row is given up. */
+/** Number of groups of one visit of a row that may fail because of the infrastructure before the row is given up. */
 const MAX_TRIES = 3;
 
 /**
- * Records the end of a task in the stream that it belongs to: whether its group is effective, and what it shows of its row. Does nothing for
- * a task of no stream. `isCancelled` means that the task was cancelled, or exceeded its deadline, before it had enough samples. The caller
- * holds the task's lock.
+ * Records the end of a task in the stream that it belongs to: whether its group is effective, and the result for its row. Does nothing for a
+ * task that belongs to no stream. `isCancelled` means that the task was cancelled, or exceeded its deadline, before it had enough samples. The
+ * caller must hold the task's lock.
  */
 export async function settleGroup(transaction: Transaction, task: TaskRow, isCancelled: boolean): Promise<void> {
   const { batches, sessions, results } = transaction.tables;
@@ -76,7 +76,7 @@ async function judge(
   return { verdict: { ...verdict, rejection }, retireAfter };
 }
 
-/** Calls a filter of the operator. A filter that throws, or that this server does not have, rejects the group with a log line. */
+/** Calls a filter of the operator. If the filter throws or this server does not have it, the group is rejected and a message is logged. */
 function filterGroup({ batchFilters, log }: RolloutContext, name: string, group: FilteredGroup): Rejection | null {
   try {
     const filter = batchFilters.get(name);

@@ -10,7 +10,10 @@ export function streamRequest(stream: Pick<BatchStreamRow, 'request'>): BatchStr
 /** Maximum length of a stored message in characters. */
 const MAX_MESSAGE_CHARS = 1_000;
 
-/** Returns an error message as a text that every database can store: PostgreSQL stores no NUL, which messages about foreign JSON may quote. */
+/**
+ * Returns an error message as a text that every database can store. PostgreSQL cannot store NUL characters, which messages may quote from
+ * foreign JSON.
+ */
 export function storedMessage(message: string): string {
   return message.replace(/\p{Cc}/gu, ' ').slice(0, MAX_MESSAGE_CHARS);
 }

@@ -21,14 +21,14 @@ import { type RowFields, rowProblem } from './task-template.ts';
 import { MAX_LISTED_PROBLEMS, streamView } from './views.ts';
 
 /**
- * Time in milliseconds for which rows are checked before other work of the server gets its turn. One check takes about 0.1 ms, of the largest
- * task some tens of milliseconds.
+ * Time in milliseconds for which rows are checked before other work of the server gets its turn. One check takes about 0.1 ms. For the largest
+ * task it takes some tens of milliseconds.
  */
 const CHECK_MS_PER_TURN = 5;
 
 /**
- * Creates a stream, whose groups start at once. A repeat of the same request with the same `batch_id` returns the stream as it is; a different
- * request with that id throws `conflict`. Throws `schema_violation` when the template does not fit any of the rows.
+ * Creates a stream. Its groups start immediately. When the same request is repeated with the same `batch_id`, returns the existing stream; a
+ * different request with this id throws `conflict`. Throws `schema_violation` when the template does not fit any of the rows.
  */
 export async function createStream(context: RolloutContext, request: BatchStreamRequest): Promise<BatchStreamView> {
   checkStream(context, request);
@@ -110,7 +110,7 @@ function sourceRows(
   return source.kind === 'file' ? rowsOfFile(config.dataset_dir, source.path) : [];
 }
 
-/** Rows that were checked against a template. `firstProblem` is why the first unfit row does not fit; `null` when all rows fit. */
+/** Rows that were checked against a template. `firstProblem` is the reason why the first unfit row does not fit; `null` when all rows fit. */
 type CheckedRows = { readonly rows: BatchDataRow[]; readonly firstProblem: FloeError | null };
 
 /** Checks rows against the template, and numbers them from 0. */
@@ -158,13 +158,13 @@ function refuseAllInvalid(
   throw refusedTemplate(firstProblem, 0, message);
 }
 
-/** Returns the error for a template that makes no task of a row. That of a task that is too large keeps its code and details. */
+/** Returns the error for a template that makes no task of a row. When the task is too large, the error keeps its code and details. */
 function refusedTemplate({ code, details }: FloeError, rowIndex: number, message: string): FloeError {
   if (code !== 'body_too_large') return bodyError('task', message);
   return fieldError('task', message, { input: 'body', code, details: { ...details, row_index: rowIndex } });
 }
 
-/** Throws when the template does not fit the rows of an endless source, of which those are tried that may differ in what they have. */
+/** Throws when the template does not fit the first row of an endless source, or the first row of each environment. */
 async function checkEndless(context: RolloutContext, request: BatchStreamRequest): Promise<void> {
   const { source } = request;
   const takeTurns = sharedTurns(context.clock, CHECK_MS_PER_TURN);
@@ -218,8 +218,10 @@ function newStream(
 
 /**
  * Adds rows to a stream. Rows that do not fit the template are stored with the reason and are not sampled. With `after`, rows that the stream
- * has already are not added again. Throws `conflict` when `after` is more than the stream has, when the stream has another row at the place
- * of a given one, when the source takes no rows, and when it was completed.
+ * has already are not added a second time.
+ *
+ * Throws `conflict` in four cases. `after` is more than the number of rows that the stream has. The stream has a different row at the place of
+ * a given row. The source takes no rows. The source was completed.
  */
 export async function addRows(context: RolloutContext, batchId: string, added: BatchRows): Promise<BatchRowsReply> {
   const stream = await context.store.read((tables) => tables.batches.stream(batchId));
@@ -268,8 +270,8 @@ export async function addRows(context: RolloutContext, batchId: string, added: B
 }
 
 /**
- * Throws `conflict` when a given row differs from the one that the stream has at its place. Two clients that add rows after the same number
- * would otherwise lose the rows of one of them.
+ * Throws `conflict` when a given row differs from the stream's row at the same place. Otherwise, when two clients add rows after the same
+ * number, the rows of one client would be lost.
  */
 async function checkRepeated(
   batches: StoreTables['batches'],
@@ -290,7 +292,7 @@ async function checkRepeated(
   }
 }
 
-/** Ends a stream: no group starts any more, running groups are cancelled, and `next` returns no further batch. May be repeated. */
+/** Ends a stream. No further group starts, running groups are cancelled, and `next` returns no further batch. May be called again. */
 export async function endStream(context: RolloutContext, batchId: string): Promise<BatchStreamView> {
   await runTransaction(context, async (transaction) => {
     const { batches, results } = transaction.tables;

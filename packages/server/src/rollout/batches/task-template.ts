@@ -14,7 +14,7 @@ const MAX_SEED = 2 ** 31 - 1;
 
 /**
  * Returns the task of a row: the stream's template with the fields of the row. Throws `schema_violation` for a placeholder whose field the row
- * does not have, and for a task that does not fit its schema; and `body_too_large` for a task that may not be submitted.
+ * does not have, and for a task that does not fit its schema. Throws `body_too_large` for a task that is too large to be submitted.
  */
 export function taskOfRow({ task, purpose, order }: BatchStreamRequest, row: RowFields, rowIndex: number): TaskRequest {
   const filled = parseAs(templateTaskSchema, fillTemplate(task, 'row', row), 'task');
@@ -25,8 +25,8 @@ export function taskOfRow({ task, purpose, order }: BatchStreamRequest, row: Row
 }
 
 /**
- * Returns why a row cannot be sampled with the stream's template; `null` when it can. The harness, builder and evaluator that the task names
- * are checked too.
+ * Returns the reason why a row cannot be sampled with the stream's template; `null` when it can. The harness, builder and evaluator that the
+ * task names are checked too.
  */
 export async function rowProblem(
   context: RolloutContext,

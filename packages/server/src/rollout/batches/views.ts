@@ -6,13 +6,13 @@ import { isEndless } from './computed-rows.ts';
 import { isSampled } from './next-row.ts';
 import { streamRequest } from './stream-request.ts';
 
-/** Maximum number of rows that a reply lists as not fitting the template. */
+/** Maximum number of rows without a fitting template that a reply lists. */
 export const MAX_LISTED_PROBLEMS = 100;
 
-/** Number of groups that are rejected one after the other before a stream warns of it. */
+/** Number of successive rejected groups after which a stream has a warning. */
 export const WARNED_REJECTIONS = 64;
 
-/** Returns what `GET /rollout/batches/{id}` shows of a stream. */
+/** Returns the reply of `GET /rollout/batches/{id}` for a stream. */
 export async function streamView(context: RolloutContext, stream: BatchStreamRow): Promise<BatchStreamView> {
   return context.store.read(async (tables) => {
     const counts = await tables.batches.counts(stream.batch_id, WARNED_REJECTIONS);
@@ -43,7 +43,7 @@ export async function streamView(context: RolloutContext, stream: BatchStreamRow
   });
 }
 
-/** Returns what the status of the service has of the newest running streams, at most `limit`. */
+/** Returns the entries of at most `limit` running streams, newest first, for the status of the service. */
 export async function streamLoads(tables: StoreTables, limit: number): Promise<BatchStreamLoad[]> {
   const loads: BatchStreamLoad[] = [];
   for (const stream of await tables.batches.streams({ status: 'running', limit })) {
@@ -87,7 +87,9 @@ export function progressOf({ groups: totals, unsampledRows, newestRejections }: 
   };
 }
 
-/** Returns a sentence for a stream whose newest groups were all rejected, so that it may never complete a batch; `null` for any other. */
+/**
+ * Returns a sentence for a stream whose newest groups were all rejected, so that it may never complete a batch; `null` for any other stream.
+ */
 function warningOf(rejections: BatchCounts['newestRejections']): string | null {
   const counts = [...rejections.values()];
   if (counts.reduce((sum, count) => sum + count, 0) < WARNED_REJECTIONS) return null;
@@ -108,7 +110,10 @@ function rejections(totals: readonly BatchGroupTotals[]): Record<string, number>
   return Object.fromEntries(rejected.map(({ reason, groups }) => [reason ?? 'unknown', groups]));
 }
 
-/** Tokens of the groups that reached a batch or wait for one, divided by those of all groups that have ended. */
+/**
+ * Tokens of the groups that reached a batch or wait for a batch, divided by the tokens of all groups that have ended. `null` when no group
+ * with tokens has ended.
+ */
 function usefulShare(totals: readonly BatchGroupTotals[]): number | null {
   const ended = sumOf(totals, ({ state }) => state !== 'running');
   const useful = sumOf(totals, ({ state }) => state === 'handed' || state === 'ready');

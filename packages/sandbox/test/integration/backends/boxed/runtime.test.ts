@@ -23,7 +23,7 @@ function reply(server: Socket, message: BoxReply): void {
   for (const part of encodeFrame(message)) server.write(part);
 }
 
-/** A sandbox whose box server is played by the test. The end of the sandbox is recorded, and does not close the connection. */
+/** A sandbox whose box server is simulated by the test. The end of the sandbox is recorded, and does not close the connection. */
 async function sandbox() {
   const clock = new VirtualClock();
   const listener = await BoxListener.open(join(dir, 's'), { clock, maxBodyBytes: 1_000_000 });
@@ -80,7 +80,7 @@ describe('a sandbox whose box server does not respond', () => {
     await request();
     const result = { exitCode: null, signal: 'SIGKILL', droppedBytes: 0, killedBy: null } as const;
     reply(server, { type: 'done', id: 1, result, stdoutBytes: 0 });
-    // The message is in the socket, and the event loop has not read it.
+    // The message is in the socket, but the event loop has not read it yet.
     clock.advance(3_000);
     await rejected;
     expect(ends()).toBe(0);

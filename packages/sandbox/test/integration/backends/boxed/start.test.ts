@@ -17,7 +17,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(dir, { recursive: true, force: true }));
 
-/** Plays a box server that does what it is asked, and reports a variable and no user. */
+/** Simulates a box server that answers every request, and reports a variable and no user. */
 function playBoxServer(): void {
   const socket = connect(join(dir, 'box.sock'));
   const send = (message: BoxReply): void => {
@@ -29,7 +29,7 @@ function playBoxServer(): void {
   send({ type: 'ready', environment: { FROM_IMAGE: 'yes' }, user: null });
 }
 
-/** Starts a sandbox of a back end that the test plays. `overrides` replaces parts of the back end. */
+/** Starts a sandbox of a back end that the test simulates. `overrides` replaces parts of the back end. */
 function start(overrides: Partial<Boxed<string>> = {}, signal = never) {
   const removed: (readonly [id: string, isConnected: boolean])[] = [];
   const boxed: Boxed<string> = {

@@ -39,7 +39,7 @@ describeIf(problem, 'a sandbox with an image', () => {
   it("cannot change the kernel's settings, although the sandbox of an image of root has the user id of root", async () => {
     const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
     const settings = ['kernel/core_pattern', 'kernel/modprobe', 'vm/overcommit_memory', 'net/ipv4/ip_forward'];
-    // Opened without truncation, because the kernel refuses to truncate these files to anyone.
+    // The files are opened without truncation, because the kernel lets no user truncate them.
     const open = (path: string) => `(exec 3<>${path}) 2>/dev/null && echo opened ${path}`;
     const command = [...settings.map((name) => open(`/proc/sys/${name}`)), open('/proc/sysrq-trigger'), 'true'];
     const { stdout, exitCode } = await runtime.exec({ command: command.join('; ') }, never);

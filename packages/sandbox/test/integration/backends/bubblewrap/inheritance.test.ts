@@ -63,7 +63,7 @@ async function runLaunched(backend: RuntimeBackend, commands: readonly string[][
   return JSON.parse(stdout) as string[];
 }
 
-/** Returns why the kernel of this machine offers no keyrings to the tests; `null` when it offers them. */
+/** Returns the reason why the kernel of this machine offers no keyrings to the tests; `null` when it offers them. */
 async function keyringsMissing(): Promise<string | null> {
   const [program = '', ...args] = launched({ ...OF_THE_HOST, file: '/dev/null', directory: '/' }, ['/bin/true']);
   return promisify(execFile)(program, args).then(

@@ -241,7 +241,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
 });
 
 /**
- * Returns the mounts of the host, except those of other tests that run at the same time: disks and container engines below the temporary
+ * Returns the mounts of the host without the mounts of other tests that run at the same time: disks and container engines below the temporary
  * directory. `own` is the directory of this test.
  */
 function hostMounts(own: string): string[] {

@@ -12,7 +12,7 @@ const missing = { docker: await dockerMissing(), podman: podmanMissing() };
 
 const PROGRAMS = ['chmod', 'cp', 'git', 'id', 'ln', 'mv', 'node', 'stat', 'tar'];
 const FOREIGN = 'is a link of a user to a file that another user owns';
-/** Variables of the task that name places which the user can write. */
+/** Variables of the task with paths that the user can write to. */
 const ENV = {
   PATH: '/home/agent/bin:/work/bin:relative:/usr/local/bin:/usr/bin:/bin',
   LD_PRELOAD: '/work/preloaded.so',
