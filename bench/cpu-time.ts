@@ -1,15 +1,18 @@
 import { median } from './report.ts';
 
 /**
- * Returns the CPU time of one call of `work` in ms, as the median of `runs` calls after `warmUp` further ones. It is the time of the whole
- * process, including the garbage collector's threads.
+ * Returns the median CPU time of one call of `work` in ms over `runs` calls, after `warmUp` calls that are not measured. It is the time of the
+ * whole process, including the garbage collector's threads.
  */
 export function medianCpuMs(work: () => unknown, warmUp: number, runs: number): number {
   const [ms = 0] = mediansCpuMs([work], warmUp, runs);
   return ms;
 }
 
-/** Returns the same for several functions, which are called in turns, so that a slow moment of the machine affects all of them. */
+/**
+ * Returns the median CPU time of one call of each function, like {@link medianCpuMs}. The functions are called in turns, so that a slow moment
+ * of the machine affects all of them.
+ */
 export function mediansCpuMs(works: readonly (() => unknown)[], warmUp: number, runs: number): number[] {
   for (let i = 0; i < warmUp; i++) for (const work of works) work();
   const times: number[][] = works.map(() => []);

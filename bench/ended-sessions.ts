@@ -74,7 +74,7 @@ function measuresFor(turns: number): Measure[] {
   ];
 }
 
-/** Adds the facts, and those but the newest hundred to the totals. Returns the time of an addition in ms. */
+/** Adds the facts of ended sessions. Adds all facts but the newest hundred to the totals. Returns the mean time of adding one fact in ms. */
 export async function addEndedSessions(store: Store, sessions: number): Promise<number> {
   const startedMs = systemClock.monotonicMs();
   for (let from = 0; from < sessions; from += BATCH) {

@@ -1,7 +1,7 @@
 import { type Program, runNamed } from '../tools/programs.ts';
 import { PROGRAMS } from './programs.ts';
 
-/** The programs of a group run one after the other when the group is named. */
+/** Returns the program to start. For a group, it runs the group's programs one after the other. */
 function programOf([name, program]: readonly [string, (typeof PROGRAMS)[string]]): [string, Program] {
   if (!('parts' in program)) return [name, program];
   const load = async (): Promise<void> => (await import('./sequence.ts')).runSequence(name, [name]);

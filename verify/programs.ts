@@ -6,9 +6,9 @@ export type Part = {
   readonly summary: string;
   /** Loads the module, which starts the program. */
   readonly load: () => Promise<unknown>;
-  /** The arguments of its short form; `null` when short runs leave it out. */
+  /** The arguments of the program's short form; `null` when runs of several programs with `--quick` leave the program out. */
   readonly quick: Form | null;
-  /** The arguments of its whole form; `null` when runs of several programs leave it out. */
+  /** The arguments of the program's full form; `null` when runs of several programs leave the program out. */
   readonly full: Form | null;
 };
 
@@ -17,7 +17,7 @@ export type Group = { readonly summary: string; readonly parts: Readonly<Record<
 
 const QUICK = ['--quick'];
 
-/** All verification programs by their subject, in the order in which `all` runs them: those that find most, first. */
+/** All verification programs by their subject, in the order in which `all` runs them: the subjects that find most come first. */
 export const PROGRAMS: Readonly<Record<string, Group | Part>> = {
   tools: {
     summary: 'what maintainers and the other programs need',

@@ -1,8 +1,8 @@
 // Runs verification programs one after the other and prints a table of them at the end: `npm run verify -- all`, or `-- GROUP`, with
 // `[--quick] [--only NAME,NAME] [--fresh] [--json [FILE]]`.
 //
-// `--quick` runs the short form of each program; those of all take an hour at most on two cores. An interrupted run continues with the program
-// that it was interrupted in: results are kept for the commit, as long as nothing is changed. `--fresh` forgets them.
+// `--quick` runs the short form of each program; the short forms of all programs take an hour at most on two cores. An interrupted run
+// continues with the program that was interrupted. Results are kept for the commit, as long as nothing is changed. `--fresh` forgets them.
 // Ends with "all: N programs, P passed, F failed".
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -62,8 +62,8 @@ async function run({ name, form }: Chosen): Promise<Result> {
 }
 
 /**
- * Returns the programs of `groups` that a run has in its form. `only` has names of groups and programs, separated by commas. Throws `bad_request`,
- * which lists the names, for one that is none of these.
+ * Returns the programs of `groups` that have a short form (`isQuick`) or a full form. `only` selects groups and programs by name, separated by
+ * commas; `null` selects all. Throws `bad_request` for an unknown name, with a list of the known names.
  */
 export function chosenPrograms(groups: readonly string[], isQuick: boolean, only: string | null): Chosen[] {
   const known = new Set([...groups, ...groups.flatMap((group) => partsOf(group).map(([name]) => name))]);

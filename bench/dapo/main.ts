@@ -11,9 +11,9 @@ import { isInformative, type Sample, SWE_LIKE, samplesOf } from './workload.ts';
 
 const SAMPLES = 8;
 const BATCH_GROUPS = 32;
-/** How many policy steps a group may be old. With 512 workers two batches run at once, so the slowest groups are several steps old. */
+/** Maximum age of a group in policy steps. With 512 workers two batches run at once, so the slowest groups are several steps old. */
 const MAX_STALENESS = 8;
-/** Number of groups over which the mean duration of informative groups is taken. */
+/** Number of groups that the mean duration of an informative group is computed from. */
 const POPULATION = 20_000;
 
 const { values: options } = parseArgs({

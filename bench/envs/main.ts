@@ -118,7 +118,7 @@ async function measureAdded(): Promise<{ direct: number[]; http: number[] }> {
       agent: { harness: 'shell', custom_shell: `'${process.execPath}' '${program}' ${ASKS} '${httpFile}'` },
     };
     for (let session = 0; session < WARM_SESSIONS; session++) await resultsOf(stack.client, [ofDirect, ofHttp]);
-    // Alternating, so that both see the same noise of the machine.
+    // The two kinds of sessions alternate, so that other programs on the machine affect both alike.
     for (let round = 0; round < ROUNDS; round++) {
       const [directResult] = await resultsOf(stack.client, [ofDirect]);
       direct.push(...(await addedMs(stack.client, directResult, directFile)));

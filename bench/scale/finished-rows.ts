@@ -79,7 +79,7 @@ async function postgresSql(url: string): Promise<Sql> {
   };
 }
 
-/** The blobs of the trajectories of some tasks: those from number `from` to before `to` have one of `blobs` each. */
+/** A range of tasks whose trajectories can be read: from number `from` up to, but not including, `to`. Each trajectory is one of `blobs`. */
 export type BlobRange = { readonly from: number; readonly to: number; readonly blobs: readonly BlobRef[] };
 
 export type Filling = {

@@ -23,12 +23,12 @@ export type LargeOptions = {
   readonly load: Load;
 };
 
-/** Number of tasks that retention removes from the database with few sessions, and at most from the database with many. */
+/** Number of tasks that retention removes: from the database with few sessions, and the maximum from the database with many. */
 const OLD_TASKS = { few: 1_000, many: 12_500 };
 /** Number of sessions for which the key `claims_per_s_10m` is reported. */
 const TEN_MILLION = 10_000_000;
 
-/** Settings of PostgreSQL: memory as for a database of this size, and checkpoints that are rare enough for filling it. */
+/** Settings of PostgreSQL: memory for a database of this size, and so few checkpoints that they do not slow the filling down. */
 const SETTINGS = {
   shared_buffers: '2GB',
   maintenance_work_mem: '512MB',

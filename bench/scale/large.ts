@@ -28,7 +28,10 @@ const PAGE = 100;
 /** Number of nodes that claim sessions at the same time, and sessions that each claims with one request. */
 const CLAIMANTS = 4;
 const CLAIM = 16;
-/** Workers of each stage of a node that runs sessions. More of them wait for the server's connections on a busy machine until they fail. */
+/**
+ * Workers of each stage of a node that runs sessions. With more workers, sessions on a busy machine wait for the server's connections until
+ * they fail.
+ */
 const NODE_WIDTH = 16;
 
 /** The work of one round. */

@@ -35,18 +35,21 @@ export type ReplicaSize = {
 /** CPU time of the servers together and of PostgreSQL, ms. */
 type Cost = { readonly server: number; readonly database: number };
 
-/** Costs of one server with its PostgreSQL: in ms of CPU per node and second, per live session and second, and per call. */
+/**
+ * Costs of one server with its PostgreSQL in ms of CPU time. Heartbeats and waiting are per node and second, live sessions per session and
+ * second, and the others per call.
+ */
 export type ReplicaFigures = {
   readonly heartbeats: Cost;
   readonly waiting: Cost;
-  /** The same as `heartbeats` with {@link ENGINES} engines on each node. */
+  /** Cost of heartbeats with {@link ENGINES} engines on each node. */
   readonly engines: Cost;
-  /** The same when every heartbeat has the state of all engines. */
+  /** Cost of heartbeats that report the state of all {@link ENGINES} engines every time. */
   readonly enginesRepeated: Cost;
   readonly liveSession: Cost;
   readonly lease: Cost;
   readonly result: Cost;
-  /** The same as `waiting` with two servers: of both together. */
+  /** Cost of waiting with two servers, summed over both. */
   readonly waitingAtTwo: Cost;
 };
 

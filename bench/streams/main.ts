@@ -38,7 +38,10 @@ type Recorded = {
   readonly parses: number;
   readonly parsedBytes: number;
 };
-/** `lagsMs` is empty for replies that are not streamed. `cpuUs` is the proxy's CPU time of a reply, and the other two are per reply as well. */
+/**
+ * Figures of a batch of replies. `lagsMs` is empty for replies that are not streamed. `cpuUs` (the proxy's CPU time), `parses` and
+ * `parsedBytes` are per reply.
+ */
 type Batch = {
   readonly lagsMs: readonly number[];
   readonly cpuUs: number;

@@ -1,17 +1,17 @@
 import type { GroupFacts, SessionTotals } from '@floe-rl/core/schema';
 
-/** Something that a reader should know, with the place that shows it. */
+/** Advice for the reader, with a link to the view that shows the reason. */
 export type Advice = {
   readonly text: string;
   readonly path: readonly string[];
   readonly params: Record<string, string>;
 };
 
-/** Sessions below which shares mean little. */
+/** With fewer sessions, shares mean little. */
 const ENOUGH_SESSIONS = 20;
 const ENOUGH_GROUPS = 10;
 
-/** Outcomes with the least share of the sessions at which they are mentioned, and their meanings. */
+/** Outcomes that are mentioned when at least this share of the sessions has them, with their meanings. */
 const OUTCOMES = [
   ['truncated_context', 0.1, 'filled their context: their agents need more room, or shorter tool results'],
   ['truncated_turns', 0.2, 'used up their turns'],

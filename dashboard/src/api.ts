@@ -18,7 +18,7 @@ const API_ROOT = new URL('../', document.baseURI);
 
 /** The control token; `null` when the reader has given none. It is kept for this tab only. */
 export const token = signal<string | null>(sessionStorage.getItem(STORED_TOKEN));
-/** Whether the last request was refused for want of a token. */
+/** Whether the server refused the last request because it had no valid token. */
 export const needsToken = signal(false);
 /** Whether the server answered the last request at all. */
 export const isReachable = signal(true);

@@ -61,7 +61,7 @@ export function useQuery<T>(
   return state.value.key === key ? state.value : { data: null, error: null, isLoading: true };
 }
 
-/** Whether the server will answer the same to the same request. */
+/** Whether the server would answer the same request with the same error. */
 function isRefused(error: ApiError | null): boolean {
   return error !== null && error.status >= 400 && error.status < 500 && error.status !== TOO_MANY_REQUESTS;
 }

@@ -174,7 +174,7 @@ describe('a conversation with engines of another pool', () => {
     return resultOf({ ...common('tokens'), engine, agent, evaluator: { strategy: 'environment' } });
   };
 
-  /** Number of calls of sessions. The calls of the engine's registration do not count. */
+  /** Returns the number of the sessions' calls. The calls of the engine's registration do not count. */
   const callsOfSecond = () => second.ledger.entries().filter(({ request_id: id }) => id.startsWith('cpl_')).length;
 
   it('is recorded alike directly, by push and by pull', async () => {

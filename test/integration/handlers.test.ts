@@ -47,7 +47,7 @@ const instance = (fields: object = {}) => ({ data_source: 'sums', instance_id: '
 const processed = async (fields: object = {}) => {
   const { status, body } = await call('POST', '/process', { instance: instance(fields), sampling_params: {} });
   expect({ status, body }).toMatchObject({ status: 200 });
-  // The client's model has no reward, which is an addition of floe.
+  // Clients of ProRL do not know the field `reward`, which floe adds, so their model drops it.
   return { ...prorlResult.parse(body), reward: (body as { reward: number | null }).reward };
 };
 

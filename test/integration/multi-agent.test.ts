@@ -121,7 +121,7 @@ describe('the agent multi', () => {
     const agent = withSeats(SOLVER, JUDGE);
     const scored = await resultOf({ agent, instruction: 'Divisors of 361?' });
     expect(scored).toMatchObject({ outcome: 'completed', reward: 0.5 });
-    // A judge is not trained unless its seat says so.
+    // The judge's replies are not trained, because its seat does not request it.
     expect(scored.trajectory?.traces.map(({ metadata }) => metadata.thread)).toEqual(['main']);
     expect(await resultOf({ agent, instruction: 'Divisors of 362?' })).toMatchObject({
       outcome: 'agent_error',

@@ -15,7 +15,7 @@ const loaded = async (url: string): Promise<string> => {
   return source;
 };
 
-it('reports every entry of a function of a compiled module, which computes what it did', async () => {
+it('a compiled module reports every entry of a function, and computes what it did before', async () => {
   const source = await loaded('file:///floe/packages/core/dist/pair.js');
   let entries = 0;
   const walked = globalThis as { floeWalk?: () => void };
@@ -29,6 +29,6 @@ it('reports every entry of a function of a compiled module, which computes what 
   }
 });
 
-it('leaves modules of installed packages unchanged', async () => {
+it('modules of installed packages stay unchanged', async () => {
   expect(await loaded('file:///floe/node_modules/zod/dist/index.js')).toBe(MODULE);
 });

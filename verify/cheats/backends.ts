@@ -1,4 +1,4 @@
-// The back ends with which the cheats run, and how each is started on this machine.
+// The back ends that the cheats run in, and how each is started on this machine.
 
 import { join } from 'node:path';
 import { repositoryRoot } from '../../tools/repository.ts';

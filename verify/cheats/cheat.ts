@@ -16,7 +16,7 @@ export type Work = {
   readonly metadata?: Record<string, unknown>;
   readonly task?: Partial<Pick<TaskRequestInput, 'budgets'>>;
   readonly network?: 'none' | 'host';
-  /** Whether the agent's sandbox and the fresh one may start from the same snapshot of prepared files. */
+  /** Whether the agent's sandbox and the evaluator's fresh sandbox may start from the same snapshot of prepared files. */
   readonly sharesPrepared?: boolean;
 };
 
@@ -30,10 +30,10 @@ export type Cheat = {
   readonly command: string;
   /** The policy's reply to the first model call; absent where the evaluator does not read it. */
   readonly says?: string;
-  /** The outcome of the session, `completed` unless given. With another one, the cheat might not have run to its end. */
+  /** The outcome of the session, `completed` unless given. With another outcome, the cheat might not have run to its end. */
   readonly outcome?: Outcome;
   /**
-   * Whether the result shows the cheat in a field by which a trainer can filter. With it, a reward other than 0 is allowed. Absent for a
+   * Whether the result shows the cheat in a field that a trainer can filter by. A flagged cheat may get a reward other than 0. Absent for a
    * cheat that must have the reward 0.
    */
   readonly isFlagged?: (result: SessionResult) => boolean;
@@ -73,7 +73,7 @@ export type Place = {
   readonly webUrl: string;
 };
 
-/** Text by which the simulated engine recognises the model call whose reply the session determines. */
+/** Returns the prompt of a session. The simulated engine recognises the session's model calls by this text. */
 export function promptOf({ id }: Pick<SessionPlan, 'id'>): string {
   return `Do the work ${id}.`;
 }

@@ -26,7 +26,7 @@ const { options, json } = readOptions({
   unprotected: { type: 'boolean', default: false },
 });
 
-/** A quick run has one of this many cheats. */
+/** A quick run runs one of every this many cheats. */
 const QUICK_SHARE = 3;
 
 const progress = new Progress();

@@ -24,7 +24,7 @@ export type RoundOptions = {
   readonly uploadRoot: string;
   /** Only cheats whose class or name contains this text run. */
   readonly only: string;
-  /** One of this many cheats runs. */
+  /** One of every this many cheats runs; 1 for all of them. */
   readonly every: number;
   /** Whether the cheats run without the protections that stop them, and without honest twins. */
   readonly unprotected: boolean;
@@ -43,7 +43,7 @@ export type Row = {
   readonly failure: string | null;
   readonly isFlagged: boolean;
   readonly isRight: boolean;
-  /** The end of what the session reported, for a session that ended wrongly. */
+  /** The end of the session's report when the session ended wrongly; `null` when it ended right. */
   readonly report: string | null;
 };
 

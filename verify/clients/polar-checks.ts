@@ -7,7 +7,7 @@ import { type Check, must, ONE_CALL, type Target } from './target.ts';
 
 const newId = (name: string): string => `${name}-${randomUUID()}`;
 
-/** Returns the reward of a session as Polar's command line finds it: that of its last trace. */
+/** Returns the reward of a session as Polar's command line reads it: the reward of its last trace. */
 function rewardOf({ trajectory }: { trajectory: { traces: { reward: number | null }[] } }): number | null {
   return trajectory.traces.at(-1)?.reward ?? null;
 }

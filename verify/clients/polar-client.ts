@@ -10,8 +10,9 @@ const MAX_POLLS = 600;
 export type PolarReply = { readonly status: number; readonly body: unknown };
 
 /**
- * Makes the calls of Polar's clients as they make them (`src/polar/cli.py` and `src/slime_bridge/rollout.py` at 01bc72d): submissions carry
- * the control token, polls carry no header, and cancellations carry only what the HTTP library makes of user and password in the URL.
+ * Makes the calls of Polar's clients in the same form (`src/polar/cli.py` and `src/slime_bridge/rollout.py` at 01bc72d). Submissions carry the
+ * control token, and polls carry no header. Cancellations carry only the header that the HTTP library makes from the user and the password in
+ * the URL.
  */
 export class PolarClient {
   private readonly target: Target;

@@ -1,9 +1,9 @@
 import { z } from 'zod';
 
 /**
- * The models with which Polar's clients parse replies. They correspond to the Pydantic models in NVIDIA-NeMo/ProRL-Agent-Server:
- * `src/polar/rollout/models.py` at 063c948 and `src/polar/trajectory/models.py` at 467f2ab. Like the Pydantic
- * models, they fill in defaults. Models made with `strictObject` refuse unknown keys; all other models ignore them.
+ * The models that Polar's clients parse replies with. They correspond to the Pydantic models in NVIDIA-NeMo/ProRL-Agent-Server:
+ * `src/polar/rollout/models.py` at 063c948 and `src/polar/trajectory/models.py` at 467f2ab. Like the Pydantic models, they fill in defaults.
+ * Models made with `strictObject` refuse unknown keys; all other models ignore them.
  */
 
 const anyObject = z.record(z.string(), z.unknown());
@@ -160,7 +160,7 @@ export const polarNodeInfo = z.object({
   last_heartbeat: z.iso.datetime(),
 });
 
-/** The fields of a task in which requests differ. All others have Polar's defaults. */
+/** The fields of a task that differ between requests. All other fields have Polar's defaults. */
 export type PolarTaskFields = {
   readonly task_id: string;
   readonly instruction?: string;

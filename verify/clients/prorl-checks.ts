@@ -65,7 +65,7 @@ class ProrlClient {
   }
 }
 
-/** Checks what the client of NeMo-RL makes of the messages: one sequence of ids, and log-probabilities of the sampled ones. */
+/** Checks that the client of NeMo-RL can convert the messages to one sequence of ids, and to one log-probability for each sampled id. */
 function mustConvert({ messages, resolved }: z.output<typeof prorlResult>): void {
   must(resolved, 'the instance is not resolved');
   const last = messages.at(-1);

@@ -22,8 +22,8 @@ export type SlimeSample = {
 };
 
 /**
- * The part of the bridge between Polar and Slime that talks to the rollout server (`src/slime_bridge/rollout.py` at 01bc72d): a listener
- * on a free port that receives callbacks, and a counter of groups that begins at 0 with every start of the trainer.
+ * The part of the bridge between Polar and Slime that talks to the rollout server (`src/slime_bridge/rollout.py` at 01bc72d). It has a
+ * listener on a free port, which receives callbacks, and a counter of groups. The counter begins at 0 with every start of the trainer.
  */
 export class SlimeBridge {
   private readonly client: PolarClient;

@@ -21,7 +21,7 @@ export type ClusterTasks = {
   readonly scenarios: readonly string[];
 };
 
-/** Returns the tasks for a harness: those of `floe demo` for `pi`, and short conversations for any other harness. */
+/** Returns the tasks for a harness: the tasks of `floe demo` for `pi`, and short conversations for any other harness. */
 export async function tasksOf(harness: string): Promise<ClusterTasks> {
   if (harness === 'pi') {
     const { tasks } = demoTasks('bubblewrap');

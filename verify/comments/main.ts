@@ -4,14 +4,15 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { seededRandom } from '@floe-rl/core';
+import { proseOf } from '../../tools/lint/grammar.ts';
 import { parseSource, type SourceFile } from '../../tools/lint/source.ts';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { readOptions } from '../runner/options.ts';
 import { conclude } from '../runner/report.ts';
 
 const FOLDERS = ['packages', 'verify', 'bench', 'tools', 'test'];
-/** Matches comments that are directives for tools such as biome. They are not drawn. */
-const DIRECTIVE = /^\s*(biome-ignore|@ts-|words: quoted$)/;
+/** Folders of installed packages and of compiled code, whose comments are not drawn. */
+const LEFT_OUT: readonly string[] = ['node_modules', 'dist'];
 
 const { options, json } = readOptions({
   count: { type: 'string', default: '60' },
@@ -22,6 +23,7 @@ type Drawn = {
   readonly path: string;
   /** Line number of the comment, counted from 1. */
   readonly line: number;
+  /** The text in one line. Paragraphs, list items and tags begin after `¶`. */
   readonly text: string;
   /** The first line of code after the comment; for a comment at the end of a line, the code before it. */
   readonly code: string;
@@ -30,32 +32,18 @@ type Drawn = {
 function sourceFiles(root: string, folder: string): SourceFile[] {
   return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
     const path = `${folder}/${entry.name}`;
-    if (entry.isDirectory()) return entry.name === 'node_modules' ? [] : sourceFiles(root, path);
+    if (entry.isDirectory()) return LEFT_OUT.includes(entry.name) ? [] : sourceFiles(root, path);
     return path.endsWith('.ts') ? [parseSource(path, readFileSync(join(root, path), 'utf8'))] : [];
   });
 }
 
-/** Returns the comments of a file. Consecutive line comments count as one comment. */
+/** Returns the comments of a file that are prose, each with the code that it belongs to. */
 function commentsOf(file: SourceFile): Drawn[] {
   const lines = file.text.split('\n');
-  const groups: { firstLine: number; lastLine: number; text: string; isBlock: boolean }[] = [];
-  for (const comment of file.comments) {
-    if (DIRECTIVE.test(comment.value)) continue;
-    const firstLine = file.lineAt(comment.start);
-    const lastLine = file.lineAt(comment.end);
-    const isBlock = comment.type === 'Block';
-    const text = comment.value.replaceAll(/^\s*\*+ ?/gm, '').trim();
-    const last = groups.at(-1);
-    if (!isBlock && last !== undefined && !last.isBlock && last.lastLine === firstLine - 1) {
-      last.text = `${last.text} ${text}`;
-      last.lastLine = lastLine;
-    } else groups.push({ firstLine, lastLine, text, isBlock });
-  }
-  return groups.map(({ firstLine, lastLine, text }) => {
+  return proseOf(file).map(({ firstLine, lastLine, text }) => {
     const own = (lines[firstLine - 1] ?? '').replace(/\s*\/[/*].*$/, '').trim();
-    const next = lines.slice(lastLine).find((line) => !line.trim().startsWith('//')) ?? '';
-    const code = own === '' ? next.trim() : own;
-    return { path: file.path, line: firstLine, text: text.replaceAll(/\s+/g, ' '), code };
+    const next = lines.slice(lastLine).find((line) => !/^\s*(\/\/|$)/.test(line)) ?? '';
+    return { path: file.path, line: firstLine, text, code: own === '' ? next.trim() : own };
   });
 }
 
@@ -67,7 +55,8 @@ while (drawn.length < Number(options.count) && all.length > 0) {
   drawn.push(...all.splice(Math.floor(random() * all.length), 1));
 }
 for (const [index, { path, line, text, code }] of drawn.entries()) {
-  console.log(`${index + 1}. ${path}:${line}\n   ${text}\n   > ${code}\n`);
+  const paragraphs = text.replaceAll(/\s*¶\s*/g, '\n   ');
+  console.log(`${index + 1}. ${path}:${line}\n   ${paragraphs}\n   > ${code}\n`);
 }
 conclude({
   line: `comments: ${drawn.length} drawn of ${all.length + drawn.length} with seed ${options.seed}`,

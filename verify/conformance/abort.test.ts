@@ -1,4 +1,4 @@
-// Tests clients that abort a streamed reply in the middle and then request another one.
+// Tests clients that abort a streamed reply in the middle and then request another reply.
 import Anthropic from '@anthropic-ai/sdk';
 import { GoogleGenAI } from '@google/genai';
 import OpenAI from 'openai';

@@ -41,7 +41,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-it('lists the dialect of every agent of the guide', async () => {
+it('the table has the dialect of every agent of the guide', async () => {
   expect((await readdir(FOLDER)).sort()).toEqual(Object.keys(AGENTS));
 });
 

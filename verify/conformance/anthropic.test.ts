@@ -303,14 +303,14 @@ describe('errors', () => {
   });
 });
 
-it('counts the tokens of a prompt', async () => {
+it('the proxy counts the tokens of a prompt', async () => {
   const { max_tokens, ...params } = ask('How is the weather?', { tools: [WEATHER], system: 'Be brief.' });
   const { input_tokens } = await client().messages.countTokens(params);
   await client().messages.create({ ...params, max_tokens });
   expect(floe.last.promptIds).toHaveLength(input_tokens);
 });
 
-it('lists the model of the session', async () => {
+it('the proxy lists the model of the session', async () => {
   const ids: unknown[] = [];
   for await (const { id, type } of client().models.list()) ids.push([type, id]);
   expect(ids).toEqual([['model', 'policy']]);

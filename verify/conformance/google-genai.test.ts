@@ -254,13 +254,13 @@ describe('errors', () => {
   });
 });
 
-it('counts the tokens of a prompt', async () => {
+it('the proxy counts the tokens of a prompt', async () => {
   const { totalTokens } = await models().countTokens({ model: 'policy', contents: 'How is the weather?' });
   await models().generateContent(ask('How is the weather?'));
   expect(floe.last.promptIds).toHaveLength(defined(totalTokens));
 });
 
-it('lists the model of the session', async () => {
+it('the proxy lists the model of the session', async () => {
   const names: unknown[] = [];
   for await (const { name } of await models().list()) names.push(name);
   expect(names).toEqual(['models/policy']);

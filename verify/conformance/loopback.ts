@@ -1,4 +1,4 @@
-// Replaces the global `fetch`, which all SDKs use, by one that rejects requests to other machines, so that no SDK contacts its vendor from
+// Replaces the global `fetch`, which all SDKs use. The replacement rejects requests to other machines, so that no SDK contacts its vendor from
 // this suite.
 const LOOPBACK = new Set(['127.0.0.1', 'localhost', '[::1]']);
 const systemFetch = globalThis.fetch;

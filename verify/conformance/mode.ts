@@ -15,7 +15,7 @@ export const MODE: Mode = process.env[MODE_VARIABLE] === 'chat' ? 'chat' : 'toke
 export const MODE_SIM: SimConfigInput = { scaleOut: MODE === 'tokens' };
 
 /**
- * Settings of the simulated engine for tests in which the engine breaks off a streamed reply. They require chat mode in every run, because a
- * reply in tokens mode is sampled again if nothing of it was shown before, which depends on the speed of the machine.
+ * Settings of the simulated engine for tests in which the engine breaks off a streamed reply. They require chat mode in every run. In tokens
+ * mode, a reply is sampled again if nothing of it was shown before, which depends on the speed of the machine.
  */
 export const STREAMING_SIM: SimConfigInput = { scaleOut: false };

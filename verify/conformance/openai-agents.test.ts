@@ -136,7 +136,7 @@ describe.each([
   });
 });
 
-it('openai_responses: continues from the id of the last response', async () => {
+it('openai_responses: a run continues from the id of the last response', async () => {
   const openAIClient = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key });
   const runner = new Runner({ modelProvider: new OpenAIProvider({ openAIClient }), tracingDisabled: true });
   const first = await runner.run(agent(), 'A riddle!');

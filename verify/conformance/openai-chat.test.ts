@@ -250,7 +250,7 @@ describe('errors', () => {
   });
 });
 
-it('lists the model of the session', async () => {
+it('the proxy lists the model of the session', async () => {
   const ids: string[] = [];
   for await (const { id } of client().models.list()) ids.push(id);
   expect(ids).toEqual(['policy']);

@@ -242,7 +242,7 @@ describe('errors', () => {
   });
 });
 
-it('counts the tokens of a prompt', async () => {
+it('the proxy counts the tokens of a prompt', async () => {
   const params = ask('How is the weather?', { tools: [WEATHER], instructions: 'Be brief.' });
   const { input_tokens } = await responses().inputTokens.count(params);
   await responses().create(params);

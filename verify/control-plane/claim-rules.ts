@@ -23,8 +23,8 @@ const MAX_PASSED_OVER = 4;
 type Starvation = { readonly sinceMs: number; passedOver: number };
 
 /**
- * Checks every lease that a server grants: whether the session may be leased to this node, whether a session with a higher priority had to
- * be leased first, and whether the trainers get fair shares.
+ * Checks every lease that a server grants. The session may be leased to this node, no session with a higher priority had to be leased first,
+ * and the trainers get fair shares.
  */
 export class ClaimRules {
   private readonly timeline: Timeline;
@@ -72,7 +72,7 @@ export class ClaimRules {
     }
     const task = this.state.tasks.get(after.task_id);
     if (task?.status !== 'running') this.fail('claims', `${id} was leased although its task is ${task?.status}`);
-    // The queue is ordered by priority, so only its beginning can have sessions with a higher one.
+    // The queue is ordered by priority, so only its beginning can have sessions with a higher priority.
     for (const other of this.state.queue.of(before.trainer)) {
       if (other.priority <= before.priority) break;
       if (isDue(other, nowMs, after.node_id)) {
@@ -143,8 +143,8 @@ export class ClaimRules {
 }
 
 /**
- * Whether a session may be leased to a node at the time `nowMs`: the session is queued, its retry delay has passed, and its previous attempt
- * did not recently fail on this node.
+ * Whether a session may be leased to a node at the time `nowMs`. The session must be queued, its retry delay must have passed, and its
+ * previous attempt must not have failed recently on this node.
  */
 function isDue(row: SessionRow, nowMs: number, nodeId: string | null): boolean {
   const avoids = row.avoid_node === nodeId && row.avoid_until_ms > nowMs;

@@ -26,7 +26,7 @@ export class History {
   readonly cancelled = new Set<string>();
   /** Results that trainers have read, by the name of the trainer and then by cursor. */
   readonly read = new Map<string, Map<number, ReadResult>>();
-  /** Callbacks that trainers received, including those that they answered with an error, by task id. */
+  /** Callbacks that trainers received, by task id. They include callbacks that the trainer answered with an error. */
   readonly callbacks = new Map<string, ReceivedCallback[]>();
   /** Partial results that the server acknowledged. Each is identified by `<session id>/<lease epoch>` of its attempt. */
   readonly acknowledgedPartials = new Set<string>();
@@ -58,8 +58,8 @@ export class History {
   }
 
   /**
-   * Records how long the node and a session waited for each other, in ms: since the request for leases was sent, or since the session that was
-   * queued last is queued, whichever is shorter.
+   * Records how long the node and a session waited for each other, in ms. The wait begins with the node's request for leases or when the last
+   * of the leased sessions was queued, whichever is later.
    */
   addLeaseWait(requestMs: number, leases: readonly Lease[]): void {
     if (leases.length === 0) return;

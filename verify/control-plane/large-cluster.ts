@@ -1,5 +1,5 @@
-// One large cluster on the virtual clock: how long nodes wait for leases, how fair the shares of the trainers are, how close the makespan is
-// to that of the best schedule, and how soon the cluster recovers when a rack of nodes or a server dies.
+// Simulates one large cluster on the virtual clock. Measures how long nodes wait for leases, how fair the shares of the trainers are, and how
+// close the makespan is to the best schedule's. Also measures how soon the cluster recovers when a rack of nodes or a server dies.
 
 import { isTerminal } from '@floe-rl/core/protocol';
 import { makespanBound, replayMakespan, type StageDurations } from '../../bench/schedule/replay.ts';
@@ -34,20 +34,20 @@ export type LargeResult = {
 type LargeFigures = {
   /** Largest number of sessions that were leased at once. */
   readonly most_live: number;
-  /** The makespan over that of the best known schedule, which has no overhead. */
+  /** The makespan divided by the makespan of the best known schedule, which has no overhead. */
   readonly makespan_ratio: number;
-  /** The makespan over a bound that no schedule can undercut. */
+  /** The makespan divided by a lower bound of the makespan of every schedule. */
   readonly makespan_over_bound: number;
-  /** How long a node and a session waited for each other, virtual ms. */
+  /** How long a node and a session waited for each other, in ms of virtual time. */
   readonly lease_p50_ms: number;
   readonly lease_p99_ms: number;
-  /** The smallest share of a trainer of the leased sessions, over its fair share, while every trainer has queued sessions. */
+  /** Smallest ratio of a trainer's share of the leased sessions to its fair share. Measured while every trainer has queued sessions. */
   readonly fairness: number;
-  /** Largest number of calls on one engine over the mean of all engines, while half of the sessions make one. */
+  /** Largest ratio of the calls on one engine to the mean of all engines. Measured while at least half of the sessions are in a model call. */
   readonly engine_imbalance: number;
   /** Time until every session of the dead rack was leased to another node or had ended, in lease durations. */
   readonly rack_recovery_leases: number;
-  /** Time until every node of the dead server had a reply of another one, in lease durations. */
+  /** Time until every node of the dead server had got a reply from another server, in lease durations. */
   readonly replica_recovery_leases: number;
 };
 
@@ -135,7 +135,7 @@ class LargeCluster {
     };
   }
 
-  /** Kills the nodes of one rack, and resolves to the time until their sessions run elsewhere, ms. */
+  /** Kills the nodes of one rack. Resolves to the time in ms until their sessions run on other nodes or have ended. */
   private async loseRack(): Promise<number> {
     const { timeline, database } = this.cluster;
     const rack = this.gateways.slice(0, Math.max(1, Math.round(this.size.nodes * RACK_SHARE)));
@@ -159,7 +159,9 @@ class LargeCluster {
     return timeline.nowMs - startMs;
   }
 
-  /** Kills one server, and resolves to the time until all nodes that called it are served by others, ms; 0 when it is the only one. */
+  /**
+   * Kills one server. Resolves to the time in ms until all nodes that called it are served by other servers; 0 when there is only one server.
+   */
   private async loseServer(): Promise<number> {
     const { timeline } = this.cluster;
     const [server] = this.servers;
@@ -201,7 +203,7 @@ class LargeCluster {
     return [...this.trainers.keys()].map((name) => queue.of(name).length);
   }
 
-  /** Takes samples while the cluster is at least half full: of the calls on engines, and of the shares of the trainers. */
+  /** Measures the balance of the calls on engines and the shares of the trainers, while the cluster is at least half full. */
   private sample(): void {
     const counts = this.liveByTrainer();
     const live = counts.reduce((sum, count) => sum + count, 0);
@@ -212,7 +214,7 @@ class LargeCluster {
     this.fairness = Math.min(this.fairness, (Math.min(...counts) * counts.length) / live);
   }
 
-  /** Lets virtual time pass until `holds` does. Reports a violation when that takes too long. */
+  /** Advances virtual time until `holds` returns true. Reports a violation when this takes longer than {@link PHASE_LIMIT_MS}. */
   private async until(what: string, holds: () => boolean, everyMs = CHECK_MS): Promise<void> {
     const { timeline } = this.cluster;
     const limitMs = timeline.nowMs + PHASE_LIMIT_MS;

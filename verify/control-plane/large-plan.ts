@@ -14,7 +14,7 @@ export type ClusterSize = {
 };
 
 export const LEASE_SECONDS = 30;
-/** Sessions of the first part, in which nothing fails, over the number that run at once. */
+/** In the first part, in which nothing fails, the cluster runs this many times as many sessions as it can run at once. */
 const WAVES = 2;
 const SAMPLES = 8;
 const TRAINERS = 4;
@@ -24,9 +24,9 @@ const RUN_MS = { from: 40_000, to: 160_000 };
 const DEVIATION = 0.1;
 const INIT_MS = { from: 500, to: 1_500 };
 const POSTRUN_MS = { from: 200, to: 1_000 };
-/** Number of different means, which the server knows from earlier sessions. */
+/** Number of different mean durations of tasks. The server knows them from earlier sessions. */
 const MEANS = 200;
-/** Range in ms of the time of one commit. It is short, because a database syncs the commits that wait at the same time together. */
+/** Range in ms of the duration of one commit. It is short, because a database syncs all commits that wait at the same time together. */
 const SYNC_MS = { from: 0.02, to: 0.2 };
 const MAX_EVENTS = 2_000;
 const TURNS = 4;

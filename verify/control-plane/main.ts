@@ -1,9 +1,9 @@
 // `npm run verify -- simulate`: simulates a cluster on a virtual clock for each seed, injects faults, and checks that floe keeps its
 // guarantees, for example that no acknowledged session is lost.
 //
-//   npm run verify -- simulate [--seeds N] [--from N] [--jobs N] [--planted [--only TEXT]] [--json]
-//   npm run verify -- simulate --seed N [--trace]     one simulation; --trace prints all its events
-//   npm run verify -- simulate --nodes N --sessions N [--replicas N] [--engines N] [--seed N] [--json]     one large cluster
+//   - npm run verify -- simulate [--seeds N] [--from N] [--jobs N] [--planted [--only TEXT]] [--json]
+//   - npm run verify -- simulate --seed N [--trace]     one simulation; --trace prints all its events
+//   - npm run verify -- simulate --nodes N --sessions N [--replicas N] [--engines N] [--seed N] [--json]     one large cluster
 //
 // Prints "violations N" at the end. With --planted, it also simulates copies of floe with known defects, and the checks must catch each
 // defect; --only selects the defects whose name contains TEXT.

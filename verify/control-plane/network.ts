@@ -3,7 +3,7 @@ import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Probabilities with which faults occur in the simulated network, each per message. */
+/** Probability of each fault of the simulated network, per message. */
 export type NetworkFaults = {
   readonly drop: number;
   readonly slow: number;
@@ -98,7 +98,7 @@ export class Network {
     this.random = random;
   }
 
-  /** Drops all messages from host `a` to host `b`, and also those from `b` to `a` unless `oneWay` is true. */
+  /** Drops all messages from host `a` to host `b`, and also all messages from `b` to `a` unless `oneWay` is true. */
   partition(a: string, b: string, oneWay: boolean): void {
     this.cutLinks.add(`${a}>${b}`);
     if (!oneWay) this.cutLinks.add(`${b}>${a}`);

@@ -29,11 +29,11 @@ export type TaskPlan = {
 export type TrainerPlan = {
   readonly name: string;
   readonly tasks: readonly TaskPlan[];
-  /** Which results the trainer reads: none, those of its own tasks, or those of all trainers. */
+  /** Which results the trainer reads: none, the results of its own tasks, or the results of all trainers. */
   readonly reads: 'none' | 'own' | 'all';
   /** Time for which the trainer pauses between two reads of results, ms. A long pause represents a trainer that is busy training. */
   readonly readPauseMs: number;
-  /** Largest number of results of one read; the reads of a plan with a small one vary. */
+  /** Largest number of results of one read. Each read draws its own limit between a fifth of this number and this number. */
   readonly pageSize: number;
   /** Whether the trainer reads results as a named consumer, so that the server stores the cursor up to which it has read. */
   readonly isConsumer: boolean;

@@ -1,6 +1,6 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the strings are pieces of source code
-// Defects that the simulation must detect, for example one that loses sessions. Each defect replaces texts in a compiled file. Each text
-// must occur exactly once in this file, so that an entry that no longer matches the file is reported as an error.
+// Defects that the simulation must detect, such as a defect that loses sessions. Each defect replaces texts in a compiled file. Each text must
+// occur exactly once in this file, so that an entry that no longer matches the file is reported as an error.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -3,7 +3,7 @@ import type { SimProcess } from './sim-process.ts';
 
 type Engine = Candidate & { inflight: number };
 
-/** The inference engines of a cluster. Each node chooses among all of them by the calls of its own sessions, as a real node does. */
+/** The inference engines of a cluster. Each node chooses among all engines. Like a real node, it counts only the calls of its own sessions. */
 export class SimEngines {
   /** Number of calls in flight on each engine, of all nodes together. */
   private readonly inflight: number[];
@@ -12,19 +12,19 @@ export class SimEngines {
     this.inflight = Array.from({ length: count }, () => 0);
   }
 
-  /** Returns the choice of one node process. Its calls end when the process is killed. */
+  /** Returns the object that chooses engines for one node process. The process's calls end when the process is killed. */
   chooserOf(process: SimProcess): EngineChooser {
     return new EngineChooser(process, this.inflight);
   }
 
-  /** The number of calls on the busiest engine over the mean of all; `null` while there are fewer calls than `least`. */
+  /** The number of calls on the busiest engine divided by the mean of all engines; `null` while there are fewer than `least` calls. */
   imbalance(least: number): number | null {
     const calls = this.inflight.reduce((sum, count) => sum + count, 0);
     return calls < least ? null : (Math.max(...this.inflight) * this.inflight.length) / calls;
   }
 }
 
-/** One node's choice of an engine for each call. */
+/** Chooses an engine for each call of one node. */
 export class EngineChooser {
   private readonly policy: ChoicePolicy = choicePolicy('least_in_flight');
   private readonly engines: readonly Engine[];

@@ -14,7 +14,7 @@ type RunningNode = {
   readonly nodeId: string;
   readonly instance: string;
   readonly pools: StagePools;
-  /** The node's choice of engines; `null` when the plan has no engine pool. */
+  /** Chooses the engine of each call; `null` when the plan has no engine pool. */
   readonly chooser: EngineChooser | null;
 };
 

@@ -7,7 +7,7 @@ import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-/** Probabilities with which faults occur in the simulated disk, each per commit. */
+/** Probability of each fault of the simulated disk, per commit. */
 export type DiskFaults = {
   readonly refuse: number;
   /** Probability that a commit succeeds although the code that committed gets an error. */

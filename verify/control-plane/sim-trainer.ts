@@ -166,8 +166,8 @@ export class SimTrainer implements CallbackReceiver {
     };
     for (;;) {
       if (plan.readPauseMs > 0) await sleep(this.process.clock, plan.readPauseMs);
-      // Before every tenth read on average, a named consumer simulates its own restart: it reads without a cursor, so the server starts at
-      // the position that it has stored for this consumer.
+      // Before every tenth read on average, a named consumer simulates its own restart. It reads without a cursor, so the server starts at the
+      // position that it has stored for this consumer.
       const restarted = plan.isConsumer && random.chance(0.1);
       if (restarted) this.cursor = 0;
       const position = restarted ? {} : { after: this.cursor };

@@ -6,7 +6,7 @@ import { sees, type View } from './views.ts';
 
 const harnessOf = ({ metadata }: SessionResult): unknown => metadata.harness;
 
-/** The parts of the analysis. */
+/** The views below `#/analysis`. */
 export const ANALYSIS_VIEWS: readonly View<Results>[] = [
   {
     name: 'analysis: fidelity by harness, dialect and engine',
@@ -124,7 +124,8 @@ export const ANALYSIS_VIEWS: readonly View<Results>[] = [
       await sees(page, `${newest.length} sessions from`);
       const bars = page.locator('.timeline a');
       await bars.nth(newest.length - 1).waitFor();
-      // The newest version is 4, and one of the first sessions has it. Those before it may count as new.
+      // The newest version is 4. Sessions before the first session of version 4 may count as new, and one of the first 20 sessions has this
+      // version.
       const old = newest.filter(({ policy_versions: versions }) => versions?.first !== '4').length;
       const marked = await page.locator('.timeline a.stale').count();
       if (marked > old || marked < old - 20) throw new Error(`${marked} bars are marked as old, not about ${old}`);
@@ -169,7 +170,7 @@ function linksOf(results: Results, link: 'exact' | 'rerendered'): number {
   return total(results, ({ audit }) => audit?.links[link] ?? 0);
 }
 
-/** A quantile of the times of tools in seconds: the middle of the interval that has it. */
+/** Returns a quantile of the durations of tool calls in seconds: the middle of the histogram interval that contains it. */
 function quantile(results: Results, at: number): number {
   const counts = new Map<number, number>();
   for (const { calls } of results) {

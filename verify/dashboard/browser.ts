@@ -6,20 +6,20 @@ import { type Browser, chromium, type Page } from 'playwright-core';
 
 const CHROMIUM = '/usr/bin/chromium';
 
-/** Why the page cannot be shown here; `null` when it can. */
+/** Returns why this machine cannot show the page; `null` when it can. */
 export function missingBrowser(): string | null {
   return existsSync(CHROMIUM) ? null : `there is no ${CHROMIUM}: install the package chromium`;
 }
 
 export function openBrowser(): Promise<Browser> {
-  // Chromium's own sandbox needs user namespaces, which root and containers often lack. It shows only pages of this machine here.
+  // Chromium's own sandbox needs user namespaces, which root and containers often lack. Without it, Chromium shows only this machine's pages.
   return chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
 }
 
-/** A page with what went wrong on it. */
+/** A page, and the problems that were seen on it so far. */
 export type WatchedPage = { readonly page: Page; readonly problems: string[] };
 
-/** Opens a page whose errors, messages in the console and requests to other servers are collected. */
+/** Opens a page and collects its errors, its warnings in the console, and its requests to other servers. */
 export async function openPage(browser: Browser, origin: string): Promise<WatchedPage> {
   const page = await browser.newPage({ viewport: { width: 1280, height: 860 } });
   const problems: string[] = [];

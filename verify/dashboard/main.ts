@@ -34,7 +34,7 @@ const THEMES = ['light', 'dark'] as const;
 
 async function runSessions(service: Awaited<ReturnType<typeof startTestService>>): Promise<Shown> {
   const names = Object.keys(TASKS) as (keyof typeof TASKS)[];
-  // They end first, so that the sessions of the tasks above are the newest.
+  // The other sessions run first, so that the sessions of `TASKS` are the newest.
   const others = options.quick ? [] : await resultsOf(service.client, await manyTasks());
   const results = await resultsOf(service.client, Object.values(TASKS));
   const firstOf = (name: keyof typeof TASKS): (typeof results)[number] => {
@@ -78,7 +78,7 @@ async function checkView<Known>(browser: Browser, url: string, view: View<Known>
   return { view: view.name, problems: problems.filter((problem) => !isExpected(problem)), violations };
 }
 
-/** Checks the views of sums on a server with simulated sessions. */
+/** Checks the views of sums and of the analysis on a server with simulated sessions. */
 async function checkSums(browser: Browser): Promise<Finding[]> {
   const { url, results, close } = await startSimulated(SIMULATED);
   try {

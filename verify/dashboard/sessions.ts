@@ -4,10 +4,10 @@ import { harnessStatus } from '@floe-rl/node';
 import { harnessDir } from '#floe/commands/home';
 import { playedScenarios, type ScenarioInput } from '#floe/testing/index';
 
-/** What a hostile agent writes: markup that would run, and escapes that would change the terminal or the direction of the text. */
+/** Text of a hostile agent: markup that a browser would run, and escapes that would change the terminal or the direction of the text. */
 const HOSTILE = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>\u001b[31mred\u202egnp.exe';
 
-/** The same, as the page must show it. */
+/** The hostile text as the page must show it. */
 export const VISIBLE_HOSTILE = HOSTILE.replace('\u001b', '\u241b').replace('\u202e', '\\u202e');
 
 const GAME = { seed: 3, mark: 'Game 3.' };
@@ -56,11 +56,11 @@ export const ENDLESS_TASK: TaskRequestInput = {
   max_attempts: 1,
 };
 
-/** Harness programs whose sessions are shown where they are installed. */
+/** Harness programs. Their sessions are checked where the programs are installed. */
 const PROGRAMS = ['pi', 'codex', 'qwen_code', 'mini_swe_agent'] as const;
 const PROGRAM_SAMPLES = 4;
 
-/** Tasks with 200 sessions without a program, and some of each harness program that is installed. */
+/** Returns tasks with 200 sessions that need no harness program, and tasks for each harness program that is installed. */
 export async function manyTasks(): Promise<TaskRequestInput[]> {
   const plain = [TASKS.equal, TASKS.turns].map((task) => ({ ...task, num_samples: 100 }));
   const installed: TaskRequestInput[] = [];

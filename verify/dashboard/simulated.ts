@@ -23,20 +23,26 @@ const SLOTS = 64;
 const HARNESSES = ['pi', 'codex', 'shell'] as const;
 const SOURCES = ['gsm8k', 'swe', 'terminal'] as const;
 
-/** A stream with one batch, which has these groups, was handed out at this version, and has this bound. */
+/**
+ * Id of a batch stream. One batch with `BATCH_GROUPS` groups was handed out at the version `BATCH_VERSION`. The stream's bound is
+ * `BATCH_BOUND`.
+ */
 export const BATCH_STREAM = 'simulated';
 const BATCH_GROUPS = 8;
 export const BATCH_VERSION = '5';
 export const BATCH_BOUND = 2;
 
-/** A server whose sessions a simulated node made up, with their results as its API returns them. */
+/** A server with sessions that a simulated node made up. `results` are their results as the server's API returns them. */
 export type SimulatedServer = {
   readonly url: string;
   readonly results: readonly SessionResult[];
   close(): Promise<void>;
 };
 
-/** Starts a server and lets a simulated node deliver `sessions` results: several harnesses, sources and policy versions that improve. */
+/**
+ * Starts a server and lets a simulated node deliver `sessions` results. They have several harnesses, sources and policy versions, and later
+ * versions have higher rewards.
+ */
 export async function startSimulated(sessions: number): Promise<SimulatedServer> {
   const dir = await mkdtemp(join(tmpdir(), 'floe-dashboard-'));
   const server = await startServer(dir, { port: 0 }, silentLogger);
@@ -99,7 +105,7 @@ function taskOf(index: number): TaskRequestInput {
   };
 }
 
-/** Makes up how a session ended. Later tasks have later policy versions, and these have higher rewards. */
+/** Makes up how a session ended. Later policy versions have higher rewards. */
 function summaryOf(lease: Lease, random: RandomSource): SessionSummary {
   const version = String(1 + Math.floor(random() * 4));
   const fails = random() < 0.1;

@@ -11,14 +11,14 @@ import { openPage, seriousViolations } from './browser.ts';
 import { VISIBLE_HOSTILE } from './sessions.ts';
 import { pressTwice } from './views.ts';
 
-/** What a check found: what went wrong on the page, and serious violations of accessibility. */
+/** The findings of one check: problems on the page, and serious violations of accessibility. */
 export type Finding = {
   readonly view: string;
   readonly problems: readonly string[];
   readonly violations: readonly string[];
 };
 
-/** Path below which {@link checkPrefix} serves a server. */
+/** Path of the server behind the reverse proxy of {@link checkPrefix}. */
 const PREFIX = '/teams/rl';
 
 /** Checks that the page works behind a reverse proxy that serves the server below a path. */

@@ -2,7 +2,7 @@ import { ANALYSIS_VIEWS } from './analysis-views.ts';
 import { decimals, hasRow, mean, type Results, short } from './figures.ts';
 import { sees, type View } from './views.ts';
 
-/** The views of sums over many sessions. What they must show is computed from the results, without the server's sums. */
+/** Views with sums over many sessions. The expected figures are computed from the results, without the server's sums. */
 export const SUM_VIEWS: readonly View<Results>[] = [
   {
     name: 'compare: two policy versions',
@@ -48,7 +48,7 @@ function rewardsOf(results: Results): number[] {
   return results.flatMap(({ reward }) => (reward === null ? [] : [reward]));
 }
 
-/** The share of the sessions with a reward that have at least 0.75. */
+/** Returns the share of sessions with a reward of at least 0.75, among all sessions with a reward. */
 function resolvedShare(results: Results): string {
   const rewards = rewardsOf(results);
   return `${decimals((100 * rewards.filter((reward) => reward >= 0.75).length) / rewards.length, 1)} %`;

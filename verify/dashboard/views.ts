@@ -5,25 +5,25 @@ import { VISIBLE_HOSTILE } from './sessions.ts';
 
 /** The sessions and tasks that the views show, by the names of the tasks of sessions.ts. */
 export type Shown = {
-  /** A task whose agent does not end by itself. */
+  /** Id of a task whose agent does not end by itself. */
   readonly running: string;
   readonly results: readonly SessionResult[];
   readonly tasks: Readonly<Record<'hostile' | 'failing' | 'equal' | 'turns', string>>;
   readonly sessions: Readonly<Record<'hostile' | 'failing' | 'equal' | 'turns', string>>;
 };
 
-/** A view of the dashboard, on a server with sessions that `Known` describes. */
+/** A view of the dashboard. `Known` describes the server's sessions, which the view must show. */
 export type View<Known> = {
   readonly name: string;
   /** Fragment of the address. */
   readonly at: (known: Known) => string;
-  /** Status with which the server refuses a request of this view; browsers report it in the console. */
+  /** Status of the refusal when the server refuses a request of this view. Browsers report such a status in the console. */
   readonly refused?: number;
-  /** Resolves when the content is right. Rejects with what is wrong. */
+  /** Resolves when the view shows what it must show. Rejects with an Error that states the difference. */
   readonly check: (page: Page, known: Known) => Promise<void>;
 };
 
-/** The views of single sessions, tasks and nodes, with what they must show. */
+/** The views of single sessions, tasks and nodes, each with a check of its content. */
 export const VIEWS: readonly View<Shown>[] = [
   {
     name: 'overview',

@@ -1,8 +1,10 @@
-// `npm run verify -- datasets`: exports made-up sessions with hostile content as sets, reads these with pyarrow, DuckDB, `datasets` and Harbor's
-// models, imports them, and compares every field. Then kills exports, and measures the CPU time. Options: --tasks N,
-// --tokens N (of a trace, about), --seed N, --quick, --json.
+// `npm run verify -- datasets`: exports made-up sessions with hostile content as sets. Reads the sets with pyarrow, DuckDB, `datasets` and
+// Harbor's models, imports them, and compares every field. Then kills exports, and measures the CPU time.
 //
-// Ends with "datasets: rows R, differences 0". R counts the sessions that all readers read.
+//   npm run verify -- datasets [--tasks N] [--tokens N] [--seed N] [--quick] [--json]
+//
+// `--tokens` is the approximate number of tokens of a trace. Ends with "datasets: rows R, differences 0". R counts the sessions that all
+// readers read.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -30,14 +32,14 @@ const { options, json } = readOptions({
 const TASKS = Number(options.tasks ?? (options.quick ? 20 : 80));
 const TOKENS = Number(options.tokens ?? (options.quick ? 400 : 4_000));
 const SAMPLES = 8;
-/** Size of a file, so that a set has several. */
+/** Maximum size of one file of a set, in bytes. It is small, so that a set has several files. */
 const SHARD_BYTES = options.quick ? MIB / 4 : 16 * MIB;
-/** The sessions whose export is measured: long ones, because a set has files of 64 MiB. */
+/** The sessions whose export is measured. They are long, because the measured set has files of 64 MiB. */
 const MEASURED = { seed: 3, tasks: 12, samples: SAMPLES, tokens: 20_000 };
 const RUNS = options.quick ? 5 : 15;
 const KILLS = options.quick ? 3 : 20;
 
-/** The readers. Harbor's models of trajectories need pydantic alone. */
+/** The Python packages of the readers. Harbor is installed without its dependencies, because its models of trajectories need only pydantic. */
 const INSTALLS = [
   ['pyarrow==26.0.1', 'duckdb==2.0.1', 'datasets==5.2.0', 'pydantic==2.14.4'],
   ['--no-deps', 'harbor==0.26.0'],
@@ -76,7 +78,7 @@ function importProblems(wanted: ReadonlyMap<string, string>, found: ReadonlyMap<
   return [...ids].filter((id) => wanted.get(id) !== found.get(id)).map((id) => `${id} differs after the import`);
 }
 
-/** Kills exports while they write, and returns what a reader took for a set. */
+/** Kills exports while they write. Returns a sentence for each incomplete folder that a reader accepted as a set. */
 async function killProblems(results: string, dir: string): Promise<string[]> {
   const problems: string[] = [];
   for (let kill = 0; kill < KILLS; kill++) {
@@ -87,7 +89,7 @@ async function killProblems(results: string, dir: string): Promise<string[]> {
     const stopped = new AbortController();
     const child = spawn(process.execPath, [FLOE, ...args], { stdio: 'ignore' });
     const ended = once(child, 'exit').finally(() => stopped.abort());
-    // Each kill comes at a later event of the folder.
+    // The n-th export is killed at the n-th change in its folder.
     let events = 0;
     try {
       for await (const _ of watch(home, { recursive: true, signal: stopped.signal })) {
@@ -150,7 +152,7 @@ try {
     console.log(`${name.padEnd(22)} ${problems.length === 0 ? 'no difference' : `${problems.length} differences`}`);
     for (const problem of problems.slice(0, 5)) console.log(`  ${problem}`);
   }
-  // As they are when a server or a file was read: V8 stores lists that JSON.parse made in another way than others.
+  // The rows are parsed from JSON, as floe gets them from a server or a file, because V8 stores lists that JSON.parse made differently.
   const measured = [...madeUpSessions(MEASURED)].map((row) => parseSetRow(JSON.parse(rowText(row)), row.session_id));
   const jsonlRate = await rateOf(dir, measured, 'jsonl');
   const parquetRate = await rateOf(dir, measured, 'parquet');

@@ -20,7 +20,7 @@ const SOURCES = ['getmoto/moto', 'pandas-dev/pandas', 'dask|dask', null] as cons
 const PIXEL = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==';
 const IMAGES = [
   `data:image/png;base64,${PIXEL}`,
-  // The last bits of this base64 are not zero, so its bytes would be encoded differently.
+  // The last bits of this base64 text are not zero, so its decoded bytes would be encoded as a different text.
   'data:image/png;base64,QUJD_',
   'data:image/png;base64,QUJDRF==',
 ] as const;
@@ -32,11 +32,11 @@ export type SessionsOptions = {
   readonly seed: number;
   readonly tasks: number;
   readonly samples: number;
-  /** Number of tokens of a trace, about. */
+  /** Approximate number of tokens of a trace. */
   readonly tokens: number;
 };
 
-/** Yields made-up sessions that have every kind of value that a result may have: the same ones for the same options. */
+/** Yields made-up sessions that have every kind of value that a result may have. Equal options give equal sessions. */
 export function* madeUpSessions({ seed, tasks, samples, tokens }: SessionsOptions): Generator<SetRow> {
   const next = seededRandom(seed);
   for (let task = 0; task < tasks; task++) {

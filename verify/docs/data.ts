@@ -12,12 +12,12 @@ import type { Finding } from './finding.ts';
 
 type Check = (value: Record<string, unknown>) => void;
 
-/** Keys that only a result has, so that an object with one is no part of a task. */
+/** Keys that only a result has. An object with one of them is not checked as part of a task. */
 const KEYS_OF_RESULTS = ['outcome', 'reward', 'traces', 'call_kind', 'error'];
 
 /**
- * The forms of data that the project reads, by the keys that an object of the form may have at its top. The first form that has all keys of a block is its
- * form. A task and a batch stream may be shown in part.
+ * The forms of data that the project reads, each with the keys of its top level. A block has the first form whose keys include all keys of the
+ * block. Pages may show only a part of a task or of a batch stream.
  */
 const FORMS: readonly { readonly name: string; readonly keys: readonly string[]; readonly check: Check }[] = [
   form('the config file', configFileSchema),
@@ -29,7 +29,7 @@ const FORMS: readonly { readonly name: string; readonly keys: readonly string[];
   { name: 'a topology', keys: keysOf(topologySchema), check: checkAs(topologySchema) },
 ];
 
-/** Checks blocks of YAML, JSON and TOML: each must be well-formed, and valid where it has the form of data that the project reads. */
+/** Checks blocks of YAML, JSON and TOML. Each must be well-formed. A block in one of the {@link FORMS} must also be valid. */
 export function checkData(blocks: readonly Block[]): { readonly forms: number; readonly findings: readonly Finding[] } {
   let forms = 0;
   const findings = blocks.flatMap((block): Finding[] => {

@@ -3,7 +3,10 @@ import { join } from 'node:path';
 import type { Finding } from './finding.ts';
 import { sentencesOf } from './sentences.ts';
 
-/** A fact of the repository that proves a denial: a path that does not exist, or a file or folder that has or lacks a text, such as the title of a test. */
+/**
+ * A fact of the repository that proves a denial: a path that does not exist, or a file or folder that has or lacks a text. Such a text is, for
+ * example, the title of a test.
+ */
 export type Proof =
   | { readonly missing: string }
   | { readonly in: string; readonly has: string }
@@ -25,12 +28,12 @@ const DENIAL =
 /** Matches further denials, except in tables, where they are conditions. */
 const ABSENCE = /^there (?:is|are) no\b/i;
 
-/** Pages that no denial is checked in: those that are generated from the code, and those about other systems. */
+/** Pages that are not checked for denials: pages that are generated from the code, and pages about other systems. */
 const LEFT_OUT = /^docs\/(?:decisions\/|measurements\/|comparison\.md)|^(?!docs\/|README\.md)/;
 
 /**
- * Compares the denials of the pages with `known`. Reports a denial that is not known, a known one that is in no page, and one whose proof
- * does not hold any more.
+ * Compares the denials of the pages with `known`. Reports a denial that is not known, a known denial that no page contains, and a known denial
+ * whose proof no longer holds.
  */
 export function checkDenials(
   root: string,

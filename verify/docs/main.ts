@@ -1,5 +1,6 @@
-// `npm run verify -- docs`: checks the documentation. Every link and anchor of the pages and of the built site leads somewhere, every command runs or
-// states in a comment why not, code and data in the pages are valid, names and paths exist, and what the pages deny is proven. Ends with "docs: C commands, P passed, F failed".
+// `npm run verify -- docs`: checks the documentation. Every link and anchor of the pages and of the built site leads somewhere. Every command
+// runs, or a comment states why it does not run. Code and data in the pages are valid, names and paths exist, and every denial has a proof.
+// Ends with "docs: C commands, P passed, F failed".
 //
 //   npm run verify -- docs [--quick] [--only TEXT]… [--json [FILE]]
 
@@ -29,7 +30,7 @@ import { checkNames, type NamedKind } from './names.ts';
 import { checkPaths } from './paths.ts';
 import { checkJavaScript, checkPython, checkTypeScript } from './snippets.ts';
 
-/** Languages of blocks that are text for people: output, diagrams. */
+/** Languages of blocks that people read, such as output and diagrams. They are not checked. */
 const TEXT = new Set(['', 'text']);
 const DATA = new Set(['yaml', 'json', 'toml']);
 const JAVASCRIPT = new Set(['js', 'mjs']);
@@ -43,10 +44,10 @@ const SLOW_PAGES = new Set([
   'docs/limits.md',
   'docs/trainer-formats.md',
 ]);
-/** Pages that run at the same time. Each has a server and a few sessions. */
+/** Number of pages whose commands run at the same time. Each page has a server and a few sessions. */
 const PARALLEL_PAGES = 2;
 
-/** Things whose names the pages mention. */
+/** Kinds of things in the program that pages mention by name. */
 const KINDS: readonly NamedKind[] = [
   { noun: 'back ?ends?', names: runtimeBackendSchema.options },
   { noun: 'evaluators?', names: evaluatorRegistry().names() },
@@ -73,7 +74,7 @@ function namesOf(kind: keyof ProgramNames): Set<string> {
   return new Set([...stdout.matchAll(/^ {2,4}([\w-]+) {2}/gm)].map(([, name = '']) => name));
 }
 
-/** Checks the addresses in a site that is built for this. */
+/** Builds the site and checks the addresses in it. */
 function checkSite(): void {
   const out = mkdtempSync(join(tmpdir(), 'floe-site-'));
   try {
@@ -97,7 +98,10 @@ function checkLanguages(blocks: readonly Block[]): Finding[] {
     }));
 }
 
-/** Checks that the programs exist which reasons name as those that run a block. */
+/**
+ * Checks that every verification program exists that a reason names. A reason states why a block is not run here, for example because `npm run
+ * verify -- NAME` runs it.
+ */
 function checkReasons(blocks: readonly Block[], names: ProgramNames): Finding[] {
   return blocks.flatMap(({ page, line, notRun }) => {
     const named = [...(notRun ?? '').matchAll(/npm run verify -- ([\w-]+)/g)].map(([, name = '']) => name);
@@ -106,7 +110,7 @@ function checkReasons(blocks: readonly Block[], names: ProgramNames): Finding[] 
   });
 }
 
-/** Returns why commands are not run that have no mark; `null` for those that are run. */
+/** Returns why the commands of a block without a "not run" comment are not run; `null` when they are run. */
 function reasonNotToRun(block: Block): string | null {
   if (!isShell(block.language)) return null;
   if (/^(?:examples|skills)\//.test(block.page)) return '`npm run verify -- examples` runs the page';
@@ -173,7 +177,7 @@ findings.push(
     root,
   ),
 );
-// Names in decisions and measurements are those of the time of their writing.
+// Decisions and measurements use the names of the time when they were written, so their names are not checked.
 const present = sources.pages.filter(
   ({ path }) => byPage.has(path) && !/^docs\/(?:decisions|measurements)\//.test(path),
 );

@@ -14,8 +14,8 @@ export type NamedKind = {
 const EXAMPLES = new Set(['acme', 'last_turns', 'my_harness', 'my_evaluator']);
 
 /**
- * Checks the names that a page mentions in code font next to a noun, such as "the evaluator `swebench`" or "harnesses `pi` and `codex`", and the
- * command lines in code font that begin with `floe`. Reports those that the program does not have.
+ * Checks the names that a page mentions in code font next to a noun, such as "the evaluator `swebench`" or "harnesses `pi` and `codex`", and
+ * the command lines in code font that begin with `floe`. Reports names and options that the program does not have.
  */
 export function checkNames(
   page: string,

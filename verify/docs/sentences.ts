@@ -12,7 +12,7 @@ export type Sentence = {
 };
 
 const END_OF_SENTENCE = /(?<=[.!?;:]) +| *(?<!\\)\| */;
-/** Stands for a space of code while a text is divided, so that code is not. */
+/** Replaces the spaces inside code while a text is divided into sentences, so that code is not divided. */
 const CODE_SPACE = '\u00a0';
 
 /** Returns the sentences of a page in their order, without headings, blocks of code and comments. */

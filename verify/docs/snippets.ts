@@ -36,7 +36,7 @@ export function checkTypeScript(blocks: readonly Block[], root: string): Finding
       module: 'nodenext',
       skipLibCheck: true,
     };
-    // A page about the client alone imports it under this name.
+    // Pages about the client alone import it under this name.
     const paths = { '@floe-rl/client': [join(root, 'packages', 'client', 'dist', 'index.d.ts')] };
     const compilerOptions = { ...options, paths, types: ['node'], typeRoots: ['node_modules/@types'] };
     writeFileSync(join(dir, 'tsconfig.json'), JSON.stringify({ compilerOptions, include: ['*.ts'] }));

@@ -7,21 +7,24 @@ import { type Block, blocksOf, isShell } from '../pages/blocks.ts';
 import { linkCheckout, runPage } from '../pages/page-run.ts';
 import { Checks, type Finding } from '../runner/checks.ts';
 
-/** Guides that are run. The other ones take longer, and tests run agents such as theirs. */
+/** Guides that every run includes. The other guides take longer, and tests run similar agents. */
 const GUIDES = ['write-an-environment', 'write-a-tool', 'from-prorl', 'from-skyrl-agent'];
 const OTHER_GUIDES = ['write-an-agent', 'from-roll'];
-/** Input for commands that read the terminal. */
+/** Standard input of the guides' commands, which read it like a terminal. */
 const INPUT = 'add 2\nadd 2\nadd 1\n';
-/** The program `npm` of a guide. The package floe is on no registry, so the folder of the guide has it, and nothing is installed. */
+/**
+ * Replacement for the program `npm` in a guide, in which `npm install` does nothing. The package floe is on no registry, so it is linked into
+ * the guide's folder instead.
+ */
 const NPM = `[ "$1" = install ] || exec '${join(process.execPath, '..', 'npm')}' "$@"`;
-/** Variable that only agents with a mailbox have. A command that uses it is that of an agent. */
+/** Variable that only agents with a mailbox have. A command that uses it is the command of an agent. */
 const MAILBOX = '$FLOE_MAILBOX';
 /** Outcomes of a session of the simulated policy, which knows nothing of the guide and may use up its turns. */
 const EXPECTED = /^(completed|truncated_turns|agent_error)$/;
 
 /**
- * Runs each guide as it is written, except that `npm install` does nothing. The last YAML and JSON of a guide are the config file of a node and
- * a task for it, which is run, too, with the agents that have a mailbox. `isQuick` leaves out some.
+ * Runs each guide as it is written, except that `npm install` does nothing. The last YAML block of a guide is the config file of a node, and
+ * the last JSON block is a task. The task is run with each agent that has a mailbox. `isQuick` leaves out some guides.
  */
 export async function runGuides(isQuick: boolean): Promise<Finding[]> {
   const checks = new Checks(() => {});
@@ -67,7 +70,10 @@ type Parts = {
   readonly agents: readonly Block[];
 };
 
-/** Returns blocks that submit the task of a guide, and agents with a mailbox, to the server of the guide or to one with its config file. */
+/**
+ * Returns blocks that submit the guide's task and one task for each agent with a mailbox. They use the server that the guide starts, or start
+ * a server with the guide's config file.
+ */
 function taskBlocks(place: string, { commands, config, task, agents }: Parts): Block[] {
   const requests = agents.map(({ text }) => ({
     instruction: '',

@@ -5,14 +5,14 @@ import type { AssistantMessage } from '@floe-rl/core/schema';
 import { repositoryRoot } from '../../tools/repository.ts';
 import type { Finding } from '../runner/checks.ts';
 
-/** A module of an operator with a tool that has every defect. */
+/** A module as an operator could write it, with a tool that can show every defect. */
 const MODULE = join(repositoryRoot(), 'verify', 'fixtures', 'hostile-tool.js');
-/** Time in milliseconds for which code may block a process. */
+/** Maximum time in milliseconds for which a plug-in may block its process. */
 const BLOCKED_MS = 500;
 
-/** What an episode must end with, by what the tool does in its only call. */
+/** The defects of the tool, by how an episode must end when the tool shows the defect in its only call. */
 const ENDS = {
-  /** The agent reads a text, and the episode continues. */
+  /** The agent gets a text as the tool's result, and the episode continues. */
   observed: [
     'good',
     'return 100 MB of text',
@@ -20,7 +20,7 @@ const ENDS = {
     'return too late',
     'return what never settles',
   ],
-  /** The episode fails with an error that names the tool; others in its process continue. */
+  /** The episode fails with an error that names the tool. Other episodes in its process continue. */
   blamed: [
     'throw',
     'throw a text',
@@ -41,7 +41,7 @@ const ENDS = {
     'return an end that is a text',
     'return an image of 100 MB',
   ],
-  /** The same, and its process ends, so that others in the process are retried. */
+  /** The episode fails with an error that names the tool, and its process ends. Other episodes in this process are retried. */
   fatal: ['throw outside of its promises', 'leave a rejection', 'end the process', 'block'],
 } as const;
 type Ending = keyof typeof ENDS;
@@ -49,8 +49,9 @@ type Ending = keyof typeof ENDS;
 const { signal } = new AbortController();
 
 /**
- * Lets a tool have each defect `rounds` times in an episode, while another episode of the same plug-in and one of floe's own tools run. Each must
- * end with a typed error that names the plug-in, or continue, and no other episode may fail by it.
+ * Runs an episode with each defect of the tool, `rounds` times. An episode of the same plug-in and an episode with one of floe's own tools run
+ * at the same time. The episode with the defect must continue, or end with a typed error that names the plug-in. The defect must not make any
+ * other episode fail.
  */
 export async function runHostileTools(rounds: number): Promise<Finding[]> {
   const host = new AgentHost({
@@ -107,7 +108,7 @@ function wrongEnd({ end, error }: Settled, ending: Ending): string | null {
 }
 
 function wrongNeighbour({ error }: Settled, ending: Ending): string | null {
-  // Its process has ended, which is nothing that it has done.
+  // The neighbour's process has ended through no fault of the neighbour, so it must get a retryable error.
   const isRetried = FloeError.is(error) && error.code === 'runtime_failed';
   if (ending === 'fatal') return isRetried ? null : `the neighbour ended with ${error?.message ?? 'no error'}`;
   return error === null ? null : `the neighbour ended with ${error.message}`;
@@ -144,13 +145,13 @@ function turnOf(message: AssistantMessage) {
   return { completionId: 'c', message, finishReason, usage };
 }
 
-/** A model that gives the replies in their order. */
+/** Returns a model that gives these replies in this order. */
 function replying(replies: readonly AssistantMessage[]): EpisodeBackend {
   const rest = [...replies];
   return { openTools: null, onActivity: () => {}, ask: async () => turnOf(rest.shift() ?? DONE) };
 }
 
-/** A model that replies when it is made to; `asked` resolves when the episode waits for it. */
+/** Returns a model that replies only when `answer` is called. `asked` resolves when the episode waits for the reply. */
 function waiting(): {
   readonly backend: EpisodeBackend;
   readonly asked: Promise<void>;

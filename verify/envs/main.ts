@@ -1,11 +1,11 @@
-// `npm run verify -- envs`: checks every environment without a model, plays episodes of every environment and of every agent through a whole
-// floe with the simulated engine, and lets a tool of an operator have each defect. Every sampled
-// token is compared with the engine's ledger.
+// `npm run verify -- envs`: checks every environment without a model. Plays episodes of every environment and of every agent through a whole
+// floe with the simulated engine. Runs a tool of an operator with each known defect. Compares every sampled token with the engine's ledger.
 //
 //   npm run verify -- envs [--seeds N] [--quick] [--json [FILE]]
 //
-// Ends with "envs: E environments, A agents, P passed, F failed". `--quick` plays two seeds of each environment, runs four guides instead of six, has each defect of a tool once instead of five times, and leaves out the
-// environments of Python packages (gem-llm, verifiers), which are installed from PyPI.
+// Ends with "envs: E environments, A agents, P passed, F failed". `--quick` plays two seeds of each environment, runs four guides instead of
+// six, and runs the tool with each defect once instead of five times. It leaves out the environments of Python packages (gem-llm, verifiers),
+// which are installed from PyPI.
 import { checkEnvironment, ENVIRONMENTS } from '@floe-rl/agents';
 import { Checks, type Finding } from '../runner/checks.ts';
 import { readOptions } from '../runner/options.ts';

@@ -19,10 +19,13 @@ const WAYS: readonly Way[] = [
   { environment: findEnvironment('frozen_lake'), config: { observation: 'image' }, history: 'append' },
   { environment: findEnvironment('tic_tac_toe'), config: { opponent: 'self' }, history: 'append' },
 ];
-/** Share of episodes that the policy plays perfectly in the last part, their number, and how far the mean reward may be from the share. */
+/**
+ * In the last part, the policy plays `EPISODES` episodes, and plays this share of them perfectly. The mean reward may differ from the share by
+ * `TOLERANCE`.
+ */
 const SUCCESS_RATE = 0.5;
 const EPISODES = 200;
-/** Number of calls that the engine's ledger keeps, more than any part makes. */
+/** Number of calls that the engine's ledger keeps. It is larger than the number of calls in any part. */
 const LEDGER_LIMIT = 100_000;
 const TOLERANCE = 0.15;
 

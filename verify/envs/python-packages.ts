@@ -15,10 +15,10 @@ const SEEDS = [0, 1, 2, 3];
 type PackagedWorld = {
   readonly name: string;
   readonly target: string;
-  /** Python environment that has the package, and its packages. */
+  /** Name of the Python environment, and the packages that are installed in it. */
   readonly environment: string;
   readonly packages: readonly string[];
-  /** Returns, for each seed, the replies that win. */
+  /** Returns the winning replies of each seed. */
   replies(python: string): readonly (readonly string[])[];
 };
 
@@ -29,7 +29,7 @@ const WORLDS: readonly PackagedWorld[] = [
     ...GEM,
     name: 'gem_guess',
     target: 'gem:game:GuessTheNumber-v0-hard',
-    // The first guess is wrong.
+    // The first guess of each episode is wrong, and the second is right.
     replies: (python) =>
       gemAnswers(python, 'game:GuessTheNumber-v0-hard', 'game_number').map((answer) => [
         `\\boxed{${answer === '1' ? 2 : 1}}`,

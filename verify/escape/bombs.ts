@@ -1,15 +1,18 @@
-/** How a command ended: at a limit, at its time limit, by itself (`exit`, `error` for a status other than 0), by a signal, or because its sandbox was lost. */
+/**
+ * How a command ended: at its limit of memory or processes, at its time limit (`deadline`), by itself (`exit` with status 0, `error` with
+ * another status), or by a signal. `sandbox lost` when its sandbox ended.
+ */
 export type BombEnd = 'memory' | 'processes' | 'deadline' | 'exit' | 'error' | 'signal' | 'sandbox lost';
 
 /** A command that uses up a resource. */
 export type Bomb = {
-  /** What it does. It is unique. */
+  /** What the command does, as a phrase. It is unique. */
   readonly name: string;
-  /** Shell command. */
+  /** The shell command. */
   readonly command: string;
   /** Perl program in the variable `PROGRAM` of the command. */
   readonly program?: string;
-  /** Ways in which it may end. A sandbox may always be ended as a whole at its limit of memory or processes. */
+  /** Allowed ends of the command. A sandbox may always be ended as a whole at its limit of memory or processes. */
   readonly ends: readonly BombEnd[];
 };
 
@@ -74,7 +77,7 @@ export const BOMBS: readonly Bomb[] = [
   },
   {
     name: 'starts threads without end',
-    // Processes that share memory are to the kernel what threads are.
+    // The program starts processes instead of threads. The kernel counts both in the same way.
     command: RUN,
     program: `my $n = 0; while ($n < 5000) { my $p = fork; last unless defined $p; if (!$p) { sleep 60; exit } $n++ } sleep 1; kill "KILL", -getpgrp()`,
     ends: AT_LIMIT,

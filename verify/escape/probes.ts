@@ -30,12 +30,12 @@ export type Probe = {
 
 type Family = keyof typeof FAMILIES;
 
-/** Errors with which a filter or the kernel refuses a call: EPERM, ENOSYS and EAFNOSUPPORT. Other errors come from the call itself. */
+/** Error numbers of calls that a filter or the kernel refuses: EPERM, ENOSYS and EAFNOSUPPORT. Other errors come from the call itself. */
 const REFUSED = [1, 38, 97];
 
 /**
- * Returns Perl code that checks that a system call is refused. The call is made in a child process, which a filter may kill, and which may
- * become two by the call.
+ * Returns Perl code that checks that a system call is refused. A child process makes the call, because a filter may kill the caller, and
+ * because the call may be a fork.
  */
 function refused(name: string, number: number, args: string): string {
   return `{ pipe(my $in, my $out); if (!fork) { my $r = syscall(${number}, ${args}); my $e = $! + 0; syswrite($out, "${name}: result $r, error $e\\n") if $r != -1 || !grep { $_ == $e } (${REFUSED.join(', ')}); POSIX::_exit(0) } close $out; my $line = <$in> // ""; wait; chomp $line; tried($line, $line ne "") }`;
@@ -81,7 +81,7 @@ const DEVICES = {
 /** System calls that are also tried in their x32 form, which has other numbers. */
 const X32 = ['keyctl', 'unshare', 'socket'];
 
-/** Capabilities by which a process would leave its sandbox, by their number. */
+/** Numbers of the capabilities that would let a process leave its sandbox. */
 const CAPABILITIES = {
   CAP_DAC_READ_SEARCH: 2,
   CAP_NET_ADMIN: 12,
@@ -96,12 +96,15 @@ const CAPABILITIES = {
   CAP_BPF: 39,
 } as const;
 
-/** Numbers of system calls without a filter that the kernel refuses to processes without a capability, for each architecture. */
+/**
+ * Numbers of system calls that the filter permits and that the kernel refuses to processes without a capability. They depend on the
+ * architecture.
+ */
 const REBOOT = process.arch === 'arm64' ? 142 : 169;
 const SWAPON = process.arch === 'arm64' ? 224 : 167;
 const SETHOSTNAME = process.arch === 'arm64' ? 161 : 170;
 
-/** Directories of the host in which only another way out of the sandbox could find something. */
+/** Paths that exist on hosts but not in sandboxes. A process that finds one of them has left its sandbox. */
 const HOST_ONLY = ['root/.bashrc', 'root/.ssh', 'boot', 'var/lib/dpkg/status', 'etc/hostname.d', 'work', 'lost+found'];
 
 function opens(paths: readonly string[]): string {
@@ -181,7 +184,7 @@ function files({ secretDir, stateDir, secret, engineSockets }: Surroundings): Pr
 function processes({ pids, secret }: Surroundings): Probe[] {
   const kind = 'processes';
   const each = (code: string): string => `tried("", 0); for my $pid (${pids.join(', ')}) { ${code} }`;
-  // A sandbox has its own process ids, which are small.
+  // Numbers below 300 are skipped, because they may be the sandbox's own process ids.
   const isOther = 'next if $pid < 300;';
   return [
     {
@@ -389,7 +392,7 @@ function privileges(): Probe[] {
   ];
 }
 
-/** What the other sandbox leaves: see {@link neighbourCommand} of the attacks. */
+/** Probes for the files, sockets, shared memory and processes that `neighbourCommand` of the attacks leaves in another sandbox. */
 function neighbour({ secret }: Surroundings): Probe[] {
   const kind = 'neighbour';
   return [

@@ -25,17 +25,19 @@ import { latencyOf } from './latency.ts';
 import { type Probe, probesOf, type Surroundings } from './probes.ts';
 
 const IMAGE = 'floe-escape';
-/** Maximum time in milliseconds for the probes in one sandbox, all together, and for one bomb. */
+/** Maximum time in milliseconds of the command of one probe. */
 const PROBES_MS = 120_000;
 
 export type ProbeFinding = { readonly kind: Probe['kind']; readonly name: string; readonly seen: readonly string[] };
 export type BombFinding = {
   readonly name: string;
-  /** How many of the sandboxes ended the bomb in each way. */
+  /** Number of sandboxes in which the bomb ended in each way. */
   readonly ends: Readonly<Record<string, number>>;
-  /** What floe failed to prevent. */
+  /** Violations that floe did not prevent, each as a phrase. */
   readonly seen: readonly string[];
-  /** 99th percentile of a command's time in the neighbours, divided by that beside busy, well-behaved sandboxes. */
+  /**
+   * 99th percentile of a command's time in the neighbours of the bombs, divided by the same percentile next to busy, well-behaved sandboxes.
+   */
   readonly neighbours: number;
 };
 /** Why a runtime cannot run on this machine. */
@@ -43,19 +45,19 @@ export type Skipped = { readonly skipped: string };
 export type Findings = {
   readonly probes: readonly ProbeFinding[];
   readonly bombs: readonly BombFinding[];
-  /** What was left after all sandboxes had been stopped. */
+  /** Processes and files that were left after all sandboxes had been stopped. */
   readonly left: readonly string[];
 };
 
 /** Secrets and servers on the host. None of them may be reached from a sandbox. */
 type Host = {
   readonly around: Surroundings;
-  /** Messages of what reached the servers. */
+  /** Messages about each request that reached one of the servers. */
   readonly reached: string[];
   close(): Promise<void>;
 };
 
-/** Starts what the probes look for. `dir` is readable for every user. */
+/** Creates the secrets and starts the servers that the probes try to reach. `dir` must be readable for every user. */
 async function openHost(dir: string, stateDir: string, engine: PrivateEngine | null): Promise<Host> {
   const secret = `escape-secret-${randomBytes(12).toString('hex')}`;
   const secretDir = join(dir, 'secrets');
@@ -96,7 +98,7 @@ async function openHost(dir: string, stateDir: string, engine: PrivateEngine | n
   };
 }
 
-/** Reason with which a command is aborted at its time limit. */
+/** Abort reason of a command that reaches its time limit. */
 const TIMED_OUT = new Error('the command did not end in time');
 
 /** Runs a command. Rejects with {@link TIMED_OUT} when it does not end in `ms` milliseconds. */
@@ -213,10 +215,13 @@ async function explode(
   return { end, seen };
 }
 
-/** Shell command that counts the processes in a sandbox. Those that have ended wait for the first process of the sandbox, and do not count. */
+/**
+ * Shell command that counts the processes in a sandbox. Ended processes that wait for the first process of the sandbox to reap them do not
+ * count.
+ */
 const COUNT_PROCESSES =
   'for file in /proc/[0-9]*/stat; do read -r line <"$file" && case $line in *") Z "* | *") X "*) ;; *) echo x ;; esac; done 2>/dev/null | wc -l';
-/** Maximum number of processes in a sandbox while one command runs: the command, its shell and pipeline, and those of floe. */
+/** Maximum number of processes in a sandbox while one command runs: the command, its shell and pipeline, and floe's own processes. */
 const MAX_IDLE_PROCESSES = 8;
 
 function summaryOf(bomb: Bomb, all: readonly Explosion[]): Omit<BombFinding, 'neighbours'> {
@@ -227,7 +232,7 @@ function summaryOf(bomb: Bomb, all: readonly Explosion[]): Omit<BombFinding, 'ne
   return { name: bomb.name, ends, seen: [...seen, ...wrong.map((end) => `ended with ${end}`)] };
 }
 
-/** Name of the environment variable by which processes of sandboxes are found. */
+/** Environment variable that marks the processes of sandboxes, so that they can be found. */
 const MARK = 'FLOE_ESCAPE_MARK';
 
 async function main(backend: RuntimeBackend, parallel: number): Promise<Findings | Skipped> {

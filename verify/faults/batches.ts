@@ -1,8 +1,10 @@
 // `npm run verify -- batches`: kills servers, gateways and trainer at random moments while batches are handed out. Afterwards every row must
-// be in exactly one batch, every session in one group, and a batch that is requested again must be the one that was trained. With PostgreSQL
-// there are two servers, from which the trainer requests each batch at the same time. In every second stream few groups may run, and their
-// number is watched. Options: --kills
-// N (default 100), --rows N (rows of each stream, default 120), --store sqlite|postgres, --seed N, --quick (10 kills, SQLite), --json.
+// be in exactly one batch, and every session in one group. A batch that is requested again must equal the batch that was trained. With
+// PostgreSQL there are two servers, and the trainer requests each batch from both at the same time. In every second stream few groups may run,
+// and their number is watched.
+//
+// Options: --kills N (default 100), --rows N (rows of each stream, default 120), --store sqlite|postgres, --seed N, --quick (10 kills,
+// SQLite), --json.
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { FloeClient } from '@floe-rl/client';
@@ -32,16 +34,19 @@ const STORES = options.store ?? (options.quick ? ['sqlite'] : ['sqlite', 'postgr
 const KILLS_PER_STREAM = 25;
 /** Longest time in ms between two kills. */
 const MAX_PAUSE_MS = 1_500;
-/** How far the share of the kills may be ahead of the share of the batches. */
+/** Maximum lead of the kills: the share of the planned kills that were made may exceed the share of the finished batches by this much. */
 const MAX_KILL_LEAD = 0.1;
 const BATCH_SIZE = 4;
 const TRAINER = fileURLToPath(new URL('./trainer-process.js', import.meta.url));
 
-/** Number of batches that may be sampled in advance in every second stream, in which no policy version makes groups too old. */
+/**
+ * Staleness bound (`max_staleness`) of every second stream: this many batches may be sampled in advance. The trainer names no policy version
+ * in these streams, so no group becomes too old.
+ */
 const BOUNDED_STALENESS = 2;
 const WATCH_INTERVAL_MS = 50;
 
-/** `exceeded` is the number of times that more groups ran or were ready than the stream permits. */
+/** `exceeded` is the number of observations with more running and ready groups than the stream permits. */
 type Findings = {
   readonly lost: number;
   readonly doubled: number;
@@ -66,14 +71,14 @@ function streamOf(service: Service, batchId: string, isBounded: boolean): BatchS
       evaluator,
     },
     batch_size: BATCH_SIZE,
-    // All rewards are 1, and groups never become too old, so that each row is handed out exactly once.
+    // All rewards are 1, so groups without variance must be kept. No group becomes too old, so each row is handed out exactly once.
     accept: { zero_variance: 'keep' },
     max_staleness: isBounded ? BOUNDED_STALENESS : 1_000,
     order: { kind: 'shuffled', seed: Number(options.seed), epochs: 1 },
   };
 }
 
-/** Counts until `end` is aborted how often a stream has more groups than it permits. */
+/** Polls a stream until `end` is aborted. Returns how often it had more running and ready groups than it permits. */
 async function watchBound(client: FloeClient, batchId: string, end: AbortSignal): Promise<number> {
   let exceeded = 0;
   while (!end.aborted) {
@@ -84,7 +89,7 @@ async function watchBound(client: FloeClient, batchId: string, end: AbortSignal)
   return exceeded;
 }
 
-/** Runs one stream to its end under at most `limit` kills. Returns their number and what went wrong. */
+/** Runs one stream to its end with at most `limit` kills. Returns the number of kills and the violations. */
 async function runStream(service: Service, client: FloeClient, number: number, limit: number) {
   const batchId = `stream-${number}`;
   const isBounded = number % 2 === 0;
@@ -98,7 +103,7 @@ async function runStream(service: Service, client: FloeClient, number: number, l
   let kills = 0;
   while (trainer.isRunning && kills < limit) {
     await Promise.race([trainer.exited, sleep(systemClock, random() * MAX_PAUSE_MS)]);
-    // The kills are spread over the stream: the share of the kills is never far ahead of the share of the batches.
+    // The kills are spread over the stream, so the share of the kills stays close to the share of the finished batches.
     const share = readCheckpoint(checkpoint).length / (ROWS / BATCH_SIZE);
     if (kills / limit > share + MAX_KILL_LEAD && trainer.isRunning) continue;
     if (!trainer.isRunning && share >= 1) break;

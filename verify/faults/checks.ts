@@ -8,7 +8,7 @@ import { checkAgainstLedger, type LedgerCheckOptions, type LedgerEntry } from '@
 import { processesWith } from '../services/processes.ts';
 import type { Trainer } from './trainer.ts';
 
-/** Outcomes with which a result must have the reward `null`, because the agent's work was not evaluated. */
+/** A result with one of these outcomes must have the reward `null`, because the agent's work was not evaluated. */
 const WITHOUT_REWARD: readonly Outcome[] = ['infra_error', 'engine_error', 'cancelled', 'env_error', 'verifier_error'];
 /** Maximum time in ms after which the processes and files of ended sessions must have disappeared. */
 const LEAK_WAIT_MS = 10_000;

@@ -1,7 +1,10 @@
-// `npm run verify -- crash`: kills a server or gateway immediately before its n-th system call that stores or sends data, for many values
-// of n. Then it kills processes at random times. Both parts run with SQLite and with PostgreSQL. Options: --points N (kill points per
-// store, default 400), --kills N (random kills, default 1000), --sessions N (default 5000), --store sqlite|postgres, --seed N, --quick (40
-// points, 40 kills, 200 sessions), --json.
+// `npm run verify -- crash`: kills a server or gateway immediately before its n-th system call that stores or sends data, for many values of
+// n. Then it kills processes at random times. Both parts run with SQLite and with PostgreSQL.
+//
+//   npm run verify -- crash [--points N] [--kills N] [--sessions N] [--store sqlite|postgres] [--seed N] [--quick] [--json]
+//
+// `--points` is the number of kill points per store (default 400). `--kills` is the number of random kills (default 1000). `--sessions` has
+// the default 5000. `--quick` uses 40 points, 40 kills and 200 sessions.
 import { asFloeError, seededRandom, sleep, systemClock } from '@floe-rl/core';
 import type { Child } from '../runner/child.ts';
 import { readOptions } from '../runner/options.ts';
@@ -191,7 +194,7 @@ async function killOnce(service: Service, { kind, calls, n }: KillPoint): Promis
   const child = await restart(service, kind, (command) => killAt(command, calls, n));
   if (child === null) return true;
   const isReached = await Promise.race([child.exited.then(() => true), sleep(systemClock, REACH_MS).then(() => false)]);
-  // Otherwise strace could kill the process later, while the next one that starts waits for it.
+  // Otherwise strace could kill the process later, while the next process that starts waits for it.
   if (!isReached) await child.kill();
   return isReached;
 }

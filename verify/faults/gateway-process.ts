@@ -7,7 +7,7 @@ import { startNode } from '#floe/up/stack';
 import { reportMemoryOnSignal } from './memory.ts';
 
 const log = createLogger('floe-gateway', process.env.FLOE_LOG_LEVEL ?? 'silent');
-// As the command `floe gateway` does.
+// The command `floe gateway` raises its priority, too.
 raisePriority();
 const node = await startNode(JSON.parse(process.argv[2] ?? ''), log);
 const { nodeId: node_id, controlUrl: control_url, proxyOrigin: proxy_origin } = node;

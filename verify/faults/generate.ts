@@ -1,5 +1,5 @@
 // `npm run verify -- generate`: kills `floe generate`, the server and the gateway at random moments, resumes, and compares the output files
-// with those of a run without kills. Options: --kills N (default 100), --rows N (of the data set), --seed N, --quick (10 kills), --json.
+// with the files of a run without kills. Options: --kills N (default 100), --rows N (of the data set), --seed N, --quick (10 kills), --json.
 //
 // Ends with "generate: K kills, R rows, lost 0, doubled 0".
 
@@ -26,22 +26,22 @@ const { options, json } = readOptions({
 });
 const KILLS = Number(options.kills ?? (options.quick ? 10 : 100));
 const ROWS = Number(options.rows ?? (options.quick ? 12 : 40));
-/** Kills of one run. After them, the run is resumed without a kill and compared. */
+/** Number of kills of one run. Then the run is resumed without kills, and its output is compared. */
 const KILLS_PER_RUN = 20;
-/** Share of the kills that hit the server or the gateway instead of the generator. */
+/** Share of the kills that also hit the server or the gateway. */
 const SERVICE_SHARE = 0.2;
-/** Share of the kills after which the last line of the journal is cut, as a crash of the machine can. */
+/** Share of the kills after which the end of the journal is cut off, as in a crash of the machine. */
 const CUT_SHARE = 0.2;
-/** Share of the kills of the generator that happen before a random system call, where strace is installed. */
+/** When strace is installed: share of the kills of the generator that happen before a random system call. */
 const CALL_SHARE = 0.4;
-/** Number of system calls of each class within which the generator is killed: more than it makes until its first results. */
+/** The generator is killed before one of its first `count` system calls of a class. It makes fewer calls than that until its first results. */
 const CALLS: readonly { readonly kind: CallClass; readonly count: number }[] = [
   { kind: 'sync', count: 40 },
   { kind: 'send', count: 60 },
 ];
-/** Maximum time in ms from the start of the generator to its kill. Every second kill or so hits it before its first results. */
+/** Maximum time in ms from the start of the generator to its kill. About every second kill comes before its first results. */
 const MAX_KILL_MS = 6_000;
-/** Maximum number of findings that are printed of each run. */
+/** Maximum number of findings of each run that are printed. */
 const MAX_TEXTS = 10;
 
 const random = seededRandom(Number(options.seed));
@@ -51,7 +51,10 @@ const AGENT =
   'sleep 0.2; curl -sf -m 60 "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" ' +
   `-H 'content-type: application/json' -d '{"model": "policy", "messages": [{"role": "user", "content": "{{row.question}}"}]}'`;
 
-/** Writes a data set with rows that fit the template, some of which have no model call, and rows that do not. */
+/**
+ * Writes a data set and a task template. Most rows fit the template, the agents of some rows make no model call, and some rows lack fields of
+ * the template.
+ */
 async function writeInput(dir: string): Promise<void> {
   const rows = Array.from({ length: ROWS }, (_, row) => {
     if (row % 17 === 5) return { id: row };

@@ -14,8 +14,9 @@ export type Resumable = {
 export type Ending = 'killed' | 'finished';
 
 /**
- * Starts a program and kills it with SIGKILL: after a random time of up to `maxMs` milliseconds or, when `calls` is given, before a random
- * one of its first `calls.count` system calls of a class. Returns how it ended. Throws an Error when the program fails.
+ * Starts a program and kills it with SIGKILL. Without `calls`, the kill comes after a random time of up to `maxMs` milliseconds. With `calls`,
+ * it comes before a random system call: one of the first `calls.count` calls of the class `calls.kind`. Returns how the program ended. Throws
+ * an Error when the program fails.
  */
 export async function interrupt(
   { command, env }: Resumable,

@@ -3,12 +3,15 @@ import type { SessionFacts, SessionResult, SessionTotals } from '@floe-rl/core/s
 
 /** Number of facts in one request. */
 const PAGE_SIZE = 500;
-/** Largest share by which a sum of rewards may differ, because it is computed from a rounded mean. */
+/**
+ * Largest relative difference between two sums of rewards that count as equal. They differ slightly because one sum is computed from a rounded
+ * mean.
+ */
 const ROUNDING = 1e-9;
 
 /**
- * Compares what a server lists of ended sessions with the results that a trainer read from it, and the server's totals with the sums of what it
- * lists. `results` must be all results of the server. Returns one sentence for each difference.
+ * Compares the server's list of ended sessions with the results that a trainer read, and the server's totals with the sums of the listed
+ * sessions. `results` must be all results of the server. Returns one sentence for each difference.
  */
 export async function checkLists(client: FloeClient, results: ReadonlyMap<string, SessionResult>): Promise<string[]> {
   const listed: SessionFacts[] = [];
@@ -48,7 +51,7 @@ function compareFacts(listed: readonly SessionFacts[], results: ReadonlyMap<stri
   return wrong;
 }
 
-/** Compares the totals of all sessions, and those by outcome and version, with the sums of the listed sessions. */
+/** Compares two kinds of totals with the sums of the listed sessions: the totals of all sessions, and the totals by outcome and version. */
 async function compareTotals(client: FloeClient, listed: readonly SessionFacts[]): Promise<string[]> {
   const wrong: string[] = [];
   for (const by of [[], ['outcome', 'version'], ['hour']] as const) {

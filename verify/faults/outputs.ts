@@ -29,7 +29,7 @@ export async function readOutput(dir: string): Promise<Output> {
 export type Difference = { readonly lost: readonly string[]; readonly doubled: readonly string[] };
 
 /**
- * Compares an output with the expected one. A record that occurs less often than expected is lost, and one that occurs more often, or that
+ * Compares an output with the expected output. A record that occurs less often than expected is lost. A record that occurs more often, or that
  * is not expected, is doubled.
  */
 export function compareOutputs(expected: Output, actual: Output): Difference {
@@ -43,7 +43,7 @@ export function compareOutputs(expected: Output, actual: Output): Difference {
   return { lost, doubled };
 }
 
-/** Returns the generations for which the server has results of more than one session: they were run twice. */
+/** Returns a sentence for each generation (row, sample and retry) that was run twice: the server has results of several sessions for it. */
 export async function doubledSessions(client: FloeClient, dir: string): Promise<string[]> {
   const { run } = JSON.parse(await readFile(join(dir, 'run.json'), 'utf8')) as { run: string };
   const sessions = new Map<string, Set<string>>();
@@ -54,7 +54,7 @@ export async function doubledSessions(client: FloeClient, dir: string): Promise<
   return [...sessions].flatMap(([key, ids]) => (ids.size > 1 ? [`${ids.size} sessions of ${key}`] : []));
 }
 
-/** Returns what is wrong with a journal: generations that it contains twice are doubled, and damaged lines are lost. */
+/** Returns the defects of a journal. A generation that it contains twice is doubled, and a damaged line is lost. */
 export async function checkJournal(dir: string): Promise<Difference> {
   const path = join(dir, 'journal.jsonl');
   const seen = new Set<string>();

@@ -35,7 +35,7 @@ const REMOVAL_PAUSE_MS = 200;
 const SERVER_CONFIG: RolloutConfigInput = {
   host: '127.0.0.1',
   lease_seconds: LEASE_SECONDS,
-  // Nodes are killed again and again, also those of sessions that are not to blame.
+  // Nodes are killed again and again, and with them the nodes of sessions that are not to blame.
   max_node_losses: 10,
   node_timeout_seconds: LEASE_SECONDS,
   sweep_seconds: 0.2,
@@ -208,8 +208,8 @@ export class Service {
   }
 
   /**
-   * Checks that what the servers list and sum of ended sessions equals the results that the service's only trainer has read, and returns the
-   * differences. To be called while a server runs, after all sessions have ended, and without retention.
+   * Compares what the servers list and sum up about ended sessions with the results that the service's only trainer has read. Returns the
+   * differences. Call it while a server runs, after all sessions have ended, and only when no results are removed by retention.
    */
   async checkLists(): Promise<string[]> {
     const [trainer] = this.trainers;

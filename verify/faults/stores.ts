@@ -8,8 +8,8 @@ import { FINDING_KINDS, type FindingKind } from './traffic.ts';
 const STORES = ['sqlite', 'postgres'];
 
 /**
- * Calls `run` with each of the stores `sqlite` and `postgres` that are named, one after the other, with a PostgreSQL server of its own for the
- * second. Returns the reports by store: `null` for PostgreSQL where it is not available. Throws `bad_request` for another name.
+ * Calls `run` with each named store (`sqlite`, `postgres`), one after the other, and starts a PostgreSQL server for the second. Returns the
+ * reports by store; `null` for PostgreSQL where it is not available. Throws `bad_request` for another name.
  */
 export async function withStores<Report>(
   { program, stores, progress }: { readonly program: string; readonly stores: readonly string[]; progress: Progress },
@@ -30,7 +30,9 @@ export async function withStores<Report>(
   return reports;
 }
 
-/** Ends a program whose last lines of text are those of the stores. It failed when a store has a finding of any kind. */
+/**
+ * Ends a program that tests stores and has already printed one line of text for each store. It failed when a store has a finding of any kind.
+ */
 export function concludeStores(
   stores: Readonly<Record<string, Readonly<Record<FindingKind, number>> | null>>,
   json: JsonOption,

@@ -1,7 +1,9 @@
-// A trainer as a separate process, which the program kills at any moment. It requests the batches of a stream, and appends each to its
-// checkpoint before it requests the next one. It requests each batch from all servers at the same time, and fails when they return different
-// ones. Arguments: the servers' URLs, separated by commas, the stream's id, the checkpoint's path, and `versions` to name a new policy version
-// in each request. Ends after the last batch.
+// A trainer in a separate process, which the program `batches` kills at random moments. It requests the batches of a stream, and appends each
+// batch to its checkpoint before it requests the next batch. It requests each batch from all servers at the same time, and fails when they
+// return different batches. It ends after the last batch.
+//
+// Arguments: the servers' URLs, separated by commas; the stream's id; the checkpoint's path; and optionally `versions`, to name a new policy
+// version in each request.
 import { existsSync, readFileSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { FloeClient } from '@floe-rl/client';
@@ -17,7 +19,7 @@ export type TrainedBatch = {
 export function readCheckpoint(path: string): TrainedBatch[] {
   if (!existsSync(path)) return [];
   const lines = readFileSync(path, 'utf8').split('\n');
-  // The text after the last line break is empty, or a line that was not written whole.
+  // The last element is empty, or a line that was not written completely.
   return lines.slice(0, -1).map((line) => JSON.parse(line) as TrainedBatch);
 }
 
@@ -53,7 +55,10 @@ async function train(urls: readonly string[], stream: string, checkpoint: string
   for (const client of clients) await client.close();
 }
 
-/** Returns the batch that servers have returned, `undefined` when none has. Throws an Error when they returned different ones. */
+/**
+ * Returns the batch that the servers returned; `undefined` when none of them returned a batch. Throws an Error when they returned different
+ * batches.
+ */
 function sameBatch(replies: readonly BatchReply[], after: number): BatchReply | undefined {
   const full = replies.filter(({ batch }) => batch !== null);
   const texts = new Set(full.map(({ batch, groups }) => JSON.stringify([batch, groups.map((one) => one.group_id)])));

@@ -37,8 +37,8 @@ export class Trainer {
   /** One sentence for each session for which the trainer has read two results. */
   readonly duplicates: string[] = [];
   /**
-   * Ids of sessions for which the engine misreported tokens in a way that no client can detect. They are not compared with the ledger,
-   * because their trained tokens are those that the engine reported, not those that it sampled.
+   * Ids of sessions whose tokens the engine misreported in a way that no client can detect. They are not compared with the ledger. Their
+   * trained tokens are the tokens that the engine reported, and the ledger has the tokens that it sampled.
    */
   readonly undetectable = new Set<string>();
   /** SHA-256 digests of the received callback bodies, by idempotency key of the callback. */
@@ -109,7 +109,7 @@ export class Trainer {
     return this.untilServed((client) => client.cancel(taskId));
   }
 
-  /** Returns the session ids with which a task was acknowledged; an empty list when the task is unknown. */
+  /** Returns the session ids from the acknowledgement of a task; an empty list when the task is unknown. */
   sessionsOf(taskId: string): readonly string[] {
     return this.tasks.get(taskId)?.sessionIds ?? [];
   }

@@ -24,8 +24,8 @@ const { options, json } = readOptions({
 });
 
 /**
- * Number of engine modes (an engine's API with a capture mode) in which the randomly generated agents run: those of test/golden, and two of
- * vLLM servers that cannot be paused and report no version.
+ * Number of engine modes (an engine's API with a capture mode) in which the randomly generated agents run. They are the modes of test/golden
+ * and two modes of vLLM servers that cannot be paused and report no version.
  */
 const ENGINE_MODES = 7;
 

@@ -43,8 +43,8 @@ const ORDINARY_MIB = 8;
  */
 const MAX_LAG_LARGEST_MS = 1_000;
 /**
- * Maximum number of MiB by which the proxy's heap may be larger after the run than before it. Compiled code and buffer pools make the heap
- * grow by less than this. A larger growth means that data of finished requests is not released.
+ * Maximum growth of the proxy's heap during the run, in MiB. Compiled code and buffer pools make the heap grow by less than this. A larger
+ * growth means that data of finished requests is not released.
  */
 const MAX_HEAP_GROWTH_MB = 16;
 /** One of this many inputs is a valid request. The text of its reply is checked. */
@@ -125,7 +125,7 @@ async function sendInput(
 
 /**
  * Sends a valid request and checks that its status is 200. Half of the valid requests are realistic conversations. The others make the stub
- * engine reply with a given text, with which the received text is compared.
+ * engine reply with a given text, and the received text must equal it.
  */
 async function sendValid(rig: Rig, key: string, path: string, name: DialectName, n: number): Promise<number> {
   const isHistory = n % (2 * VALID_EVERY) === 1;
@@ -156,7 +156,7 @@ async function sendHalf(rig: Rig, key: string, path: string, body: string | Buff
 }
 
 /**
- * Requests streams that the client never reads, and streams in the middle of which the client disconnects. Checks that the proxy still
+ * Requests streams that the client never reads, and streams that the client disconnects from before they end. Checks that the proxy still
  * serves other clients.
  */
 async function badReaders(rig: Rig, dialect: Dialect, count: number): Promise<void> {

@@ -1,10 +1,12 @@
-// `npm run verify -- harbor`: runs the tasks in examples/harbor in Docker, Podman and Apptainer: with their reference solutions, which must get the reward 1,
-// without an agent, which must get 0, and with the harnesses pi and shell and the simulated engine. Builds the base image of packages of
-// this machine. Ends, for each runtime, with "harbor: docker, tasks T, as expected E of N, sessions S, completed C, rewarded R".
+// `npm run verify -- harbor`: runs the tasks in examples/harbor in Docker, Podman and Apptainer. With their reference solutions they must get
+// the reward 1, and without an agent the reward 0. They also run with the harnesses pi and shell and the simulated engine. Builds the base
+// image of packages of this machine. Ends, for each runtime, with "harbor: docker, tasks T, as expected E of N, sessions S, completed C,
+// rewarded R".
 //
 //   npm run verify -- harbor [--samples N] [--only TEXT] [--json [FILE]]
 //
-// Apptainer runs as a user without root privileges, and a rootless Podman builds its images. `--only` selects the runtimes whose name contains TEXT.
+// Apptainer runs as a user without root privileges, and a rootless Podman builds its images. `--only` selects the runtimes whose name contains
+// TEXT.
 
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -29,7 +31,7 @@ const { options, json } = readOptions({
   only: { type: 'string', default: '' },
 });
 
-/** Packages of the base image: the programs of the tasks, and those that floe needs. */
+/** Packages of the base image: the programs that the tasks use, and the programs that floe needs. */
 const PACKAGES = [
   ...['base-files', 'bash', 'coreutils', 'dash', 'diffutils', 'findutils', 'grep', 'gzip', 'mawk', 'sed', 'tar'],
   ...['git', 'sqlite3', 'python3', 'gcc', 'libc6-dev', 'make', 'libpam-modules', 'util-linux'],
@@ -45,7 +47,7 @@ type Row = {
   readonly mean_reward: number | null;
 };
 
-/** What was counted with one runtime. */
+/** The counts of one runtime. */
 type Totals = {
   readonly backend: string;
   readonly tasks: number;
@@ -70,14 +72,14 @@ type Variant = {
   readonly missing: string | null;
   /** Starts the container engine that builds the images. */
   readonly start: () => Promise<PrivateEngine>;
-  /** Options of floe in addition to those of the engine. */
+  /** Options of floe in addition to the engine's options. */
   readonly more: readonly string[];
 };
 
 async function variants(): Promise<Variant[]> {
   const apptainer = process.env[APPTAINER_VARIABLE] ?? findTool('apptainer');
   const noApptainer = apptainer === null ? 'apptainer is not installed: npm run verify -- install' : null;
-  // An Apptainer sandbox has one user, and one of the tasks names another.
+  // An Apptainer sandbox has only one user, so the user that one of the tasks names is ignored.
   const more = ['--apptainer-command', apptainer ?? '', '--ignore-users'];
   return [
     { backend: 'docker', missing: await dockerMissing(), start: startDockerDaemon, more: [] },
@@ -109,7 +111,7 @@ async function main(): Promise<void> {
 
 async function runOn({ backend, start, more }: Variant, dir: string): Promise<Totals> {
   const engine = await start();
-  // A store of its own, so that every image is built.
+  // The images get a new, empty folder, so that every image is built.
   const previous = process.env.FLOE_IMAGE_DIR;
   process.env.FLOE_IMAGE_DIR = join(dir, 'images');
   try {

@@ -27,7 +27,7 @@ export type Attack = {
   /** Perl program that `command` finds in the variable `PROGRAM`. */
   readonly program?: string;
   readonly holds: Expectation;
-  /** Fields that override those of the attack's task. */
+  /** Fields that override fields of the attack's task. */
   readonly task?: Partial<Pick<TaskRequestInput, 'artifacts' | 'budgets' | 'evaluator' | 'timeout_seconds'>>;
   /** Fields that override limits of the sandbox, and its image. */
   readonly runtime?: Partial<NonNullable<TaskRequestInput['runtime']>>;

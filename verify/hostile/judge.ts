@@ -68,9 +68,9 @@ function judgeOutput({ holds }: Attack, { agent }: SessionResult): string[] {
 }
 
 /**
- * Checks the sampled tokens of an attack's session. An agent must not influence how the policy is sampled or which tokens are trained: all
- * sampled tokens are trained as the engine sampled them, unless the client of a call did not receive the reply, or the agent requested a
- * format.
+ * Checks the sampled tokens of an attack's session. An agent must not influence how the policy is sampled or which tokens are trained: All
+ * sampled tokens are trained as the engine sampled them. Exceptions are calls whose client did not receive the reply, and calls in which the
+ * agent requested a format.
  */
 function judgeTokens(result: SessionResult, ledger: readonly LedgerEntry[]): string[] {
   const {

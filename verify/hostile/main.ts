@@ -37,7 +37,7 @@ const MAX_LAG_P99_MS = 50;
  * Otherwise the machine itself is too busy.
  */
 const QUIET_LAG_P99_MS = 25;
-/** Maximum resident memory of the node in MiB, which is several times that of a node with 64 honest sessions. More memory is a finding. */
+/** Maximum resident memory of the node in MiB. It is several times the memory of a node with 64 honest sessions. More memory is a finding. */
 const MAX_NODE_MB = 2048;
 /**
  * Maximum time in ms for which an attack may block the node's event loop when no other programs keep the machine busy. The longest pause

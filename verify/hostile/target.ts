@@ -18,7 +18,7 @@ import { neighbourCommand } from './attacks/sandbox.ts';
 
 /** Maximum time in milliseconds for the sessions that must run before the attacks can start. */
 const SETUP_MS = 120_000;
-/** Programs of the image in addition to those of every test image. Floe and the agents run them. */
+/** Programs of the image in addition to the programs of every test image. Floe and the agents run them. */
 const IMAGE_PROGRAMS = ['git', 'curl', 'sed', 'find', 'gzip', 'mktemp', 'ln', 'chmod', 'seq'];
 /** Name of the variable of the gateway's environment that contains a secret. */
 export const SECRET_VARIABLE = 'FLOE_HOSTILE_SECRET';
@@ -101,8 +101,8 @@ export function addressesOf(service: Service): { readonly controlUrl: string; re
 }
 
 /**
- * Runs the two sessions whose keys attacks use: one that ends, and one that runs until its task is cancelled. Resolves to everything that
- * attacks try to reach.
+ * Runs the two sessions whose keys attacks use. One session ends, and the other session runs until its task is cancelled. Resolves to
+ * everything that attacks try to reach.
  */
 export async function plant(service: Service, host: Host, trainer: Trainer): Promise<Target> {
   const endedKey = await keyOfEndedSession(service, trainer);

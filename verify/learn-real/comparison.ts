@@ -10,7 +10,10 @@ import { runPython } from './processes.ts';
 const PROGRAM = join(repositoryRoot(), 'verify', 'learn-real', 'recompute.py');
 /** Smallest difference of log-probabilities that a shift by one token must cause. */
 const NOTICED_DIFFERENCE = 1;
-/** Smallest share of the samples that a shift by one token must change. A sample of which the policy is certain may have equal log-probabilities. */
+/**
+ * Smallest share of the samples that a shift by one token must change. When the policy is certain of a sample, its tokens may have equal
+ * log-probabilities.
+ */
 const NOTICED_SHARE = 0.99;
 
 /** What recompute.py reports. */
@@ -19,17 +22,17 @@ type Report = {
   readonly tokens_compared: number;
   readonly max_abs_logprob_diff: number;
   readonly p999: number;
-  /** Mean of the probability that PyTorch computes, divided by the recorded one. */
+  /** Mean ratio of PyTorch's probability to the recorded probability. */
   readonly ratio_mean: number;
   /** Tokens whose version is unknown. They are not compared. */
   readonly tokens_without_version: number;
   readonly spanning_traces: number;
-  /** Replies that an update reached, and the largest difference of their tokens; `null` without such replies. */
+  /** Replies during which the weights were updated, and the largest difference of their tokens; `null` without such replies. */
   readonly spanning_replies: number;
   readonly max_abs_logprob_diff_spanning: number | null;
-  /** The difference that these tokens would have if the engine had kept the cache of the old weights. */
+  /** The largest difference of these tokens if the engine had kept the cache of the old weights. */
   readonly max_abs_logprob_diff_kept_cache: number | null;
-  /** Samples that the trainer took, and those of them that differ from every trace. */
+  /** Number of samples that the trainer took, and the number of taken samples that differ from every trace. */
   readonly taken_samples: number;
   readonly unmatched_samples: number;
 };
@@ -46,7 +49,10 @@ type Input = {
   readonly name: string;
 };
 
-/** Recomputes every token of the results, then again with recorded log-probabilities and with ids that are shifted by one token. */
+/**
+ * Compares every token of the results. Repeats the comparison with the recorded log-probabilities shifted by one token, and with the ids
+ * shifted by one token.
+ */
 export async function compareTokens(
   python: string,
   { results, taken, weights, dir, name }: Input,

@@ -1,7 +1,7 @@
-// Rewards of a policy while it learns, as a table and as a curve for people.
+// Rewards of a policy while it learns, as a table and as a text curve.
 import type { SessionResult } from '@floe-rl/core/schema';
 
-/** Mean reward of the sessions whose oldest version belongs to a range of optimizer steps. */
+/** Mean reward of the sessions of one range of optimizer steps. The oldest policy version of a session decides its range. */
 export type CurvePoint = { readonly fromStep: number; readonly sessions: number; readonly reward: number };
 
 /** Number of points of a curve. */
@@ -13,10 +13,7 @@ function stepOf(version: string): number {
   return Number(/\d+$/.exec(version)?.[0]);
 }
 
-/**
- * Divides sessions into ranges of steps and averages their rewards. Sessions without a reward do not count, and those without any known version
- * do not either.
- */
+/** Divides sessions into ranges of steps and averages their rewards. Sessions without a reward or without a known version are left out. */
 export function rewardCurve(results: readonly SessionResult[], steps: number): CurvePoint[] {
   const width = Math.max(1, Math.ceil((steps + 1) / POINTS));
   const rewards = new Map<number, number[]>();

@@ -1,11 +1,11 @@
-// Decides whether a run learned, and whether its tokens are those that the recorded weights sampled.
+// Decides whether a run learned, and whether the recorded weights sampled its tokens.
 import type { Comparison } from './comparison.ts';
 import type { CurvePoint } from './curve.ts';
 
 /** The mean reward that the policy must be below before training, and must exceed after it. */
 const MAX_START = 0.5;
 const MIN_END = 0.85;
-/** Largest difference of a log-probability, in both directions, that is explained by the order of float32 additions. */
+/** Largest difference between two log-probabilities that the order of float32 additions can explain. */
 const MAX_DIFFERENCE = 1e-3;
 const MAX_RATIO_ERROR = 0.01;
 

@@ -1,11 +1,12 @@
-// `npm run verify -- learn-real`: a real transformer learns a task by tool calls in sandboxes, twice: trained by TRL and by AReaL. vLLM serves it
-// on the CPU, and its weights are updated while sessions run. Every token that a trainer was given is then compared with the same token's
-// log-probability as PyTorch computes it with the weights of the recorded version. Ends with
+// `npm run verify -- learn-real`: a real transformer learns a task by tool calls in sandboxes, twice: trained by TRL and by AReaL. The engine
+// vLLM serves it on the CPU, and its weights are updated while sessions run. PyTorch then computes the log-probability of every token that a
+// trainer was given, with the weights of the recorded version. This value is compared with the recorded log-probability. Ends with
 // "learn-real: reward A -> B, T tokens compared, largest difference D, lost L".
 //
 //   npm run verify -- learn-real [--steps N] [--trainer trl|areal]… [--keep-model] [--quick] [--json [FILE]]
 //
-// `--keep-model` starts with the model that the last run made. `--quick` takes 4 steps with each trainer, and does not require that the reward rises. Installs vLLM and the trainers first (12 GB).
+// `--keep-model` starts with the model that the last run made. `--quick` takes 4 steps with each trainer, and does not require that the reward
+// rises. Installs vLLM and the trainers first (12 GB).
 
 import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

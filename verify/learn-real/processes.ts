@@ -10,9 +10,12 @@ import { FLOE, PYTHON_PACKAGE, type RunningFloe } from '../runner/floe.ts';
 import { freePort } from '../services/ports.ts';
 
 export const EXAMPLE = join(repositoryRoot(), 'examples', 'learn-real');
-/** Maximum length of a sequence in tokens, which the tiny model also has. */
+/** Maximum length of a sequence in tokens. The tiny model has the same maximum. */
 const CONTEXT_TOKENS = 1024;
-/** Numbers of sessions whose agents run, and whose sandboxes start, concurrently. They are large because agents mostly wait for the model. */
+/**
+ * Number of sessions whose agents run concurrently, and number of sandboxes that start concurrently. They are large because agents mostly wait
+ * for the model.
+ */
 export const WORKERS = ['--run', '16', '--init', '8'];
 
 /** Starts vLLM with a model folder. Its weights are named `0`. */

@@ -1,12 +1,12 @@
-// Reads what became of all sessions of a floe.
+// Reads the results of all sessions of a floe.
 import type { RolloutStatus, SessionResult } from '@floe-rl/core/schema';
 import type { RunningFloe } from '../runner/floe.ts';
 
 const PAGE = 200;
-/** Outcomes of sessions that a stream ended early, or that the agent or its policy decided. Every other outcome is a loss. */
+/** Outcomes that count as no loss: a stream ended the session early, or the agent or its policy caused the outcome. */
 const KEPT = ['completed', 'truncated_turns', 'truncated_context', 'cancelled'];
 
-/** Returns the results of all sessions that have ended, or of those of one `trainer`. */
+/** Returns the results of all sessions that have ended. With `trainer`, returns only the results of this trainer's sessions. */
 export async function allResults(floe: RunningFloe, trainer?: string): Promise<SessionResult[]> {
   const results: SessionResult[] = [];
   for (let after = 0; ; ) {
@@ -19,7 +19,7 @@ export async function allResults(floe: RunningFloe, trainer?: string): Promise<S
   }
 }
 
-/** Returns the number of sessions without a result, and of those that ended by a fault of the infrastructure. */
+/** Returns the number of lost sessions: sessions without a result, and sessions that ended by a fault of the infrastructure. */
 export async function lostSessions(floe: RunningFloe): Promise<number> {
   const results = await allResults(floe);
   const { sessions } = (await get(floe, '/rollout/status')) as RolloutStatus;

@@ -1,8 +1,8 @@
-// Decides whether a run learned, and whether a sabotaged run failed for the reason that its sabotage gives.
+// Decides whether a run learned, and whether a sabotaged run failed in the way that its sabotage predicts.
 import type { Step } from '../../examples/learn-sim/learn.ts';
 import type { Run } from './run.ts';
 
-/** Highest mean reward at the start, and lowest at the end, of a run that learned. */
+/** A run has learned when its mean reward is at most `UNTRAINED` at the start and at least `TRAINED` at the end. */
 const UNTRAINED = 0.35;
 const TRAINED = 0.85;
 /**

@@ -1,10 +1,10 @@
 // `npm run verify -- learn`: trains the simulated policy with examples/learn-sim, which reads sessions from floe and updates weights while
-// sessions run. Then sabotages the data between floe's API and the trainer in three ways, with which the same trainer must not learn.
+// sessions run. Then sabotages the data between floe's API and the trainer in three ways. With sabotaged data the same trainer must not learn.
 //
 //   npm run verify -- learn [--seeds N] [--harness NAME]… [--quick] [--json [FILE]] [--svg FILE]
 //
-// Ends with "learn: R runs, L learned, S sabotaged, F failed as they should". R counts the honest runs: one for each harness and seed, and
-// one of the trainer in Python. S counts one for each harness and kind of sabotage. `--quick` runs one seed with the harness shell.
+// Ends with "learn: R runs, L learned, S sabotaged, F failed as they should". R counts the honest runs: one for each harness and seed, and one
+// of the trainer in Python. S counts one for each harness and kind of sabotage. `--quick` runs one seed with the harness shell.
 import { writeFileSync } from 'node:fs';
 import { messageOf } from '@floe-rl/core';
 import { harnessStatus } from '@floe-rl/node';

@@ -5,7 +5,7 @@ import type { Plan, Run } from './run.ts';
 
 const BARS = [...'▁▂▃▄▅▆▇█'];
 
-/** Returns a text with one character for each step, whose height is the mean reward from 0 to 1. */
+/** Returns one character for each step. Its height shows the mean reward from 0 to 1. */
 function sparkline(rewards: readonly number[]): string {
   return rewards.map((reward) => BARS[Math.min(BARS.length - 1, Math.floor(reward * BARS.length))] ?? '?').join('');
 }

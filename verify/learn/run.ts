@@ -15,7 +15,7 @@ import type { Sabotage } from './sabotage.ts';
 export const STEPS = 10;
 /** Maximum duration of a run in ms. Most runs take a few minutes, but the machine may be busy. */
 const RUN_MS = 3_600_000;
-/** Steps at the beginning and at the end of a run over which its rewards are averaged, which are 64 sessions each. */
+/** Number of steps at the beginning, and at the end, of a run whose rewards are averaged. Two steps have 64 sessions. */
 const AVERAGED_STEPS = 2;
 
 export type Plan = {
@@ -30,7 +30,10 @@ export type Plan = {
 export type Run = Plan & {
   readonly steps: readonly Step[];
   readonly seconds: number;
-  /** Mean rewards of the sessions of the first and of the last two steps. The sessions of the first two are those of the untrained policy. */
+  /**
+   * Mean rewards of the sessions of the first two steps and of the last two steps. The untrained policy ran the sessions of the first two
+   * steps.
+   */
   readonly rewardStart: number;
   readonly rewardEnd: number;
 };

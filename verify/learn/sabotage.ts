@@ -32,8 +32,8 @@ export function shiftMask(trace: Trace): Trace {
 }
 
 /**
- * Decodes each trained stretch of ids and encodes its text again. A new token gets the sum of the log-probabilities of the sampled tokens
- * that begin in it, and the version of the first of them, so that nothing but the ids and their boundaries is wrong.
+ * Decodes each trained stretch of ids and encodes its text again. The log-probability of a new token is the sum over the sampled tokens that
+ * begin in it. Its version is the version of the first of them. So nothing but the ids and their boundaries is wrong.
  */
 export function retokenise(trace: Trace): Trace {
   const vocabulary = bundledVocabulary();
@@ -78,7 +78,7 @@ function addVersion(spans: VersionSpan[], trace: Trace, from: number, to: number
   else spans.push({ version: known.version, start: to, end: to + 1 });
 }
 
-/** Gives each sample of a group the reward of another one: all rewards move by the same number of samples. */
+/** Gives each sample of a group the reward of another sample: all rewards move by the same number of samples. */
 export function permuteRewards(group: readonly SessionResult[], random: RandomSource): SessionResult[] {
   if (group.length < 2) return [...group];
   const distance = 1 + Math.floor(random() * (group.length - 1));

@@ -71,13 +71,13 @@ export type Cell = {
  * different ways in which floe captures calls and builds traces.
  */
 export type Way = {
-  /** Settings of the simulated engine, in addition to those of the test case. */
+  /** Settings of the simulated engine, in addition to the settings of the test case. */
   readonly sim?: SimConfigInput;
   /** The kind of engine (such as `vllm` or `sglang`) as which floe addresses the simulated engine. The default is `vllm`. */
   readonly kind?: EngineKind;
   /** The mode in which floe must capture at least one call. Calls with images, for example, are captured in chat mode in every case. */
   readonly captured?: MatrixMode;
-  /** Task fields that replace those of the test case. */
+  /** Task fields that replace fields of the test case. */
   readonly task?: Partial<TaskRequestInput>;
 };
 
@@ -211,7 +211,7 @@ async function compare(
   signal: AbortSignal,
 ): Promise<{ ledger: LedgerReport; facts: Facts }> {
   const completions = await completionsOf(stack, result, signal);
-  // Reads only the ledger entries of this session. Other entries come from calls by which floe probes the engine's features.
+  // Reads only the ledger entries of this session. Other entries come from floe's own calls, which probe the engine's features.
   const entries = stack.sim.ledger.entries({ sessionId: result.session_id });
   Object.assign(material, { completions, entries });
   const facts = new Facts({ result, completions, entries, firedFaults: await countFiredFaults(stack) });

@@ -31,7 +31,7 @@ export type SessionRecord = {
   readonly firedFaults: number;
 };
 
-/** The outcome and reward with which a session is expected to end. */
+/** The expected outcome and reward of a session. */
 export type Expectation = { readonly outcome?: string; readonly reward?: number };
 
 /** The data of one session: its result, its recorded completions and the engine's ledger entries. The checks of the test cases read it. */
@@ -148,8 +148,8 @@ export function labelProblems(facts: Facts): string[] {
 const WORK = ['main', 'subagent', 'compaction'];
 
 /**
- * Checks that every reply to a call of the agent (not to a side call of the harness) is part of a trace, unless the harness abandoned the call
- * or did not receive the reply. {@link accountProblems} does not check this, because it accepts any token that is excluded from training.
+ * Checks that every reply to a call of the agent (not to a side call of the harness) is part of a trace. Replies that the harness abandoned or
+ * did not receive are excepted. {@link accountProblems} does not check this, because it accepts any token that is excluded from training.
  */
 export function workProblems(facts: Facts): string[] {
   const traced = new Set(facts.traces.flatMap(({ completion_ids }) => completion_ids));

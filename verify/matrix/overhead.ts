@@ -33,8 +33,8 @@ type MeasuredSession = {
 
 /**
  * Measures each harness variant and dialect that passed the test case `edit`. Returns an empty list on systems other than Linux. No other
- * session may run during the measurement, because all descendants of the spawn helper (the child process of the node that starts sandboxes)
- * count as processes of the measured session.
+ * session may run during the measurement. All descendants of the spawn helper (the child process of the node that starts sandboxes) count as
+ * processes of the measured session.
  */
 export async function measureOverhead(reports: readonly Report[], options: OverheadOptions): Promise<Overhead[]> {
   const measured: Overhead[] = [];

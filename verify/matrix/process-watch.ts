@@ -102,7 +102,7 @@ function findSpawnHelper(): number {
 
 /** The resources that the processes of one session used. */
 export type ProcessUsage = {
-  /** CPU time in seconds of all processes of the session, including those of the sandbox. */
+  /** CPU time in seconds of all processes of the session, including the sandbox's processes. */
   readonly cpuSeconds: number;
   /** Largest sum of the resident set sizes of all processes of the harness, over all samples. */
   readonly peakRssBytes: number;
@@ -160,8 +160,8 @@ export class ProcessWatch {
     let resident = 0;
     for (const row of descendants(readTable(), this.helper)) {
       const key = `${row.pid}/${row.startTicks}`;
-      // Processes that are not known as harness processes are checked at every sample, because a process may start as a copy of the relay
-      // (the process that starts the harness) and execute the harness only later.
+      // Processes that are not known as harness processes are checked at every sample. A process may start as a copy of the relay (the process
+      // that starts the harness) and execute the harness only later.
       if (!this.harness.has(key) && !isHarness(row.pid)) continue;
       this.harness.add(key);
       resident += row.residentBytes;

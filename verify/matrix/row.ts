@@ -57,7 +57,7 @@ export type LengthStop = {
    * maximum length (`resamples`), or fails (`fails`).
    */
   readonly reaction: 'ends' | 'continues' | 'resamples' | 'fails';
-  /** The outcome with which the session must end. The default is `completed`. */
+  /** The outcome that the session must have. The default is `completed`. */
   readonly outcome?: string;
   readonly settings?: Settings;
   /** Maximum reply length in tokens that the task sets; `null` when `settings` set the maximum instead. */
@@ -87,10 +87,7 @@ export type Row = {
   readonly files?: () => Readonly<Record<string, string>>;
   /** Settings that the test case `image` adds to the settings of the variant. */
   readonly settingsForImages?: Settings;
-  /**
-   * Names of tools by which requests of the main agent are recognised: only these requests offer all of the named tools. The default is the
-   * shell tool.
-   */
+  /** Names of tools. A request that offers all of them is recognised as a request of the main agent. The default is the shell tool. */
   readonly mainTools?: readonly string[];
   /** Number of assistant messages that the harness itself puts into the conversation before the model's first reply. The default is 0. */
   readonly turnOffset?: number;
@@ -99,7 +96,7 @@ export type Row = {
    * message.
    */
   readonly subagentWhen?: Condition;
-  /** Returns the reply with which the simulated policy ends a sub-agent's run. The default is a reply of `text` alone. */
+  /** Returns the simulated policy's last reply to a sub-agent. The default is a reply of `text` alone. */
   readonly finishSubagent?: (text: string) => Reply;
   /** The reply of the simulated policy to side calls of the harness, such as requests for a title. */
   readonly sideReply?: Reply;

@@ -32,7 +32,7 @@ export type StackOptions = {
   readonly backend: RuntimeBackend;
 };
 
-/** A simulated engine, a rollout server and a gateway node, all of which run in this process. */
+/** A simulated engine, a rollout server and a gateway node. All three run in this process. */
 export type Stack = { readonly client: FloeClient; readonly sim: SimServer; close(): Promise<void> };
 
 export async function startStack({ sim: simOptions, kind = 'vllm', backend }: StackOptions): Promise<Stack> {

@@ -1,5 +1,5 @@
-// `npm run verify -- mutations`: plants defects in the code that captures tokens and builds traces, in the gateway, in the handling of
-// leases and in floe's own agents, one at a time, and checks that the tests detect each defect.
+// `npm run verify -- mutations`: plants defects, one at a time, and checks that the tests detect each defect. The defects are in the code that
+// captures tokens and builds traces, in the gateway, in the handling of leases and in floe's own agents.
 //
 //   npm run verify -- mutations [--only TEXT] [--from N] [--list] [--json]
 //

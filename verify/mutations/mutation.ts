@@ -9,7 +9,7 @@ export type Mutation = Edit & {
   readonly name: string;
   readonly file: string;
   readonly also?: Edit;
-  /** Test folders and files that must detect the defect. By default, those of tokens, proxy and engines. */
+  /** Test folders and files that must detect the defect. The default is the tests of tokens, proxy and engines. */
   readonly tests?: readonly string[];
 };
 

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { Child } from '../runner/child.ts';
 
-/** Variables that npm sets for the scripts of this checkout. In the folder of a user they would have an effect that no user gets. */
+/** Environment variables that npm and Python set for this checkout. They are removed, because users do not have them. */
 const OWN_VARIABLES = [
   'npm_config_ignore_scripts',
   'npm_config_local_prefix',
@@ -17,7 +17,7 @@ const QUOTED_CHARACTERS = 2_000;
 /** Maximum time in milliseconds that a command takes. */
 const TIMEOUT_MS = 300_000;
 
-/** An empty folder of a user, with a home of floe and a cache of npm that are empty, too. */
+/** An empty folder as a user has it, with an empty home of floe and an empty npm cache. */
 export class UserFolder {
   readonly path: string;
   readonly env: NodeJS.ProcessEnv;

@@ -103,7 +103,7 @@ function baseRoot(): string {
   mkdirSync(join(unfinished, 'usr', 'lib', 'node_modules'));
   cpSync(npm, join(unfinished, 'usr', 'lib', 'node_modules', 'npm'), { recursive: true });
   symlinkSync('../lib/node_modules/npm/bin/npm-cli.js', join(unfinished, 'usr', 'bin', 'npm'));
-  // Those of this machine, in case its network has a proxy with a certificate of its own.
+  // The image gets the certificates of this machine, in case the network has a proxy with its own certificate.
   if (existsSync(CERTIFICATES)) cpSync(CERTIFICATES, join(unfinished, CERTIFICATES));
   run('mv', [unfinished, root]);
   return root;

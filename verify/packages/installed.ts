@@ -11,7 +11,7 @@ import { runReadme, tarballOf } from './readmes.ts';
 
 /** Example that is part of the package `floe`. Its agent runs on the node, so no sandbox and no harness is needed. */
 const EXAMPLE = join('examples', 'tool-call');
-/** Packages that a user of `@floe-rl/client` has, and no others. The first contains the second. */
+/** The only packages that a user of `@floe-rl/client` installs. `@floe-rl/client` contains `@floe-rl/core`. */
 const CLIENT_PACKAGES = ['@floe-rl/client', '@floe-rl/core', 'undici', 'zod'];
 /** The oldest version of Node that floe supports. */
 const OLDEST_NODE = '20.19.0';
@@ -20,7 +20,7 @@ type Locked = { readonly hasInstallScript?: boolean; readonly engines?: { readon
 type Lock = { readonly packages: Readonly<Record<string, Locked>> };
 type Sbom = { readonly components: readonly { readonly name: string; readonly group?: string }[] };
 
-/** Installs the packages into empty folders, and uses each: the server, its client in TypeScript and the one in Python. */
+/** Installs the packages into empty folders and uses each of them: the server, the client in TypeScript and the client in Python. */
 export async function checkInstalled(check: Check, packages: Packages): Promise<void> {
   const [server, client, python] = [new UserFolder(), new UserFolder(), new UserFolder()];
   try {
@@ -43,7 +43,7 @@ export async function checkInstalled(check: Check, packages: Packages): Promise<
     const port = await freePort();
     const example = join('node_modules', 'floe', EXAMPLE);
     const up = ['up', '--sim', '--scenario', join(example, 'scenario.yaml'), '--port', String(port)];
-    // Not by npx, which does not pass signals on.
+    // The program is not started by npx, because npx does not forward signals.
     const program = join(server.path, 'node_modules', '.bin', 'floe');
     const child = await server.start('Submit a task', program, ...up, '--log-level', 'warn');
     try {
@@ -123,7 +123,7 @@ function testScaffold(folder: UserFolder, kind: string): string {
   return '';
 }
 
-/** Lets programs of a folder find the server, and a task for it in `task.json`. */
+/** Sets the environment variables that lead programs in the folder to the server, and writes a task to `task.json`. */
 async function prepareUser(folder: UserFolder, server: UserFolder, url: string): Promise<void> {
   folder.env.FLOE_URL = url;
   folder.env.FLOE_TOKEN = readFileSync(join(server.env.FLOE_HOME ?? '', 'control-token'), 'utf8').trim();

@@ -21,10 +21,10 @@ const { options, json } = readOptions({ quick: { type: 'boolean', default: false
 
 /** Largest size in bytes of the npm package `floe`. */
 const MAX_TARBALL_BYTES = 3_000_000;
-/** Paths that are not for users. */
+/** Matches paths that a package must not contain, because users do not need them. */
 const LEFT_OUT =
   /\.map$|\.tsbuildinfo$|(^|\/)\.stamp$|^(node_modules\/@floe-rl\/[^/]+\/)?(src|test|verify|bench|tools|\.build)\/|__pycache__/;
-/** Paths without which a package does not work. */
+/** Paths that each package must contain. */
 const NEEDED: Readonly<Record<string, readonly string[]>> = {
   floe: [
     'bin/floe.js',

@@ -9,8 +9,8 @@ const OWN_PACKAGE = /^(floe|@floe-rl\/.+)$/;
 
 /**
  * Installs what the README of the package `name` says into an empty folder, with the tarballs of a release in the place of published packages.
- * Then runs the program of the README, and compares its output with the one that the README states. `env` has additional variables. Throws an
- * Error when something differs. Returns the last line of the output.
+ * Then runs the program of the README, and compares its output with the output in the README. `env` has additional variables. Throws an Error
+ * when something differs. Returns the last line of the output.
  */
 export function runReadme(name: string, packages: Packages, env: NodeJS.ProcessEnv = {}): string {
   const folder = new UserFolder();
@@ -38,7 +38,7 @@ export function runReadme(name: string, packages: Packages, env: NodeJS.ProcessE
   }
 }
 
-/** Returns the names of the packages with a README of their own. That of `floe` is the README of the repository. */
+/** Returns the names of the packages with a README of their own. The README of `floe` is the README of the repository. */
 export function packagesWithReadme({ tarballs }: Packages): readonly string[] {
   return [...tarballs.keys()].filter((name) => name !== 'floe');
 }

@@ -1,9 +1,9 @@
 /**
  * A block of code of a page. A comment before a block, which readers do not see, changes how it is checked:
  *
- *     <!-- not run: REASON -->     the block cannot be run or checked here
- *     <!-- before: CODE -->        commands that run, or code that stands, before the block
- *     <!-- file: NAME -->          the block is the content of that file
+ * - `<!-- not run: REASON -->`: the block cannot be run or checked here.
+ * - `<!-- before: CODE -->`: commands or code that are put before the block.
+ * - `<!-- file: NAME -->`: the block is the content of that file.
  *
  * `<!-- not run on this page: REASON -->` applies to all commands after it. Code and data are still checked.
  */
@@ -14,13 +14,13 @@ export type Block = {
   readonly line: number;
   readonly language: string;
   readonly text: string;
-  /** Why the block is not run; `null` when it is. */
+  /** Why the block is not run; `null` when it is run. */
   readonly notRun: string | null;
-  /** Code that comes before that of the block; empty for none. */
+  /** Code that runs before the block's own code; empty for none. */
   readonly before: string;
-  /** Text of the next block, when that is one of `text`: what commands print; `null` for none. */
+  /** Text of the next block when its language is `text`: the output of the commands; `null` when there is no such block. */
   readonly quoted: string | null;
-  /** Name of the file that the block is, from a comment before it or in its first line; `null` for none. */
+  /** Name of the file that has the block as its content. It comes from a comment before the block or in its first line; `null` for none. */
   readonly file: string | null;
 };
 
@@ -28,7 +28,7 @@ const MARK = /^<!--\s*(not run on this page|not run|before|file):\s*([\s\S]*?)\s
 const FENCE = /^(\s*)(`{3,})(\w*)/;
 const FILE_COMMENT = /^(?:#|\/\/) ((?:[\w-]+\/)*[\w-]+\.[a-z]+)\b/;
 
-/** Returns the blocks of code of a page in their order. Throws an Error for a mark that belongs to no block or has no value. */
+/** Returns the blocks of code of a page in their order. Throws an Error for a comment of this kind that belongs to no block or has no value. */
 export function blocksOf(page: string, markdown: string): Block[] {
   const lines = markdown.split('\n');
   const blocks: Block[] = [];

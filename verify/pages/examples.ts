@@ -12,9 +12,9 @@ import { type Block, blocksOf, isShell } from './blocks.ts';
 import { linkPackages, runPage } from './page-run.ts';
 
 const ROOT = repositoryRoot();
-/** Maximum time in milliseconds for all commands of a page, some of which install packages. */
+/** Maximum time in milliseconds for all commands of a page. Some commands install packages. */
 const LIMIT_MS = 900_000;
-/** The program `node` of a page, which runs compiled files instead of those in TypeScript, which Node 20 cannot run. */
+/** The program `node` of a page. For a TypeScript file it runs the compiled file, because Node 20 cannot run TypeScript. */
 const NODE = `case "$1" in *.ts) file="${ROOT}/.build/\${1%.ts}.js"; shift; set -- "$file" "$@";; esac
 exec '${process.execPath}' "$@"`;
 
@@ -36,8 +36,8 @@ function pages(): Page[] {
 }
 
 /**
- * Makes what the commands of a page find in their folder: for a skill the files of its folder, and the package floe; for a recipe links to
- * everything that is in this checkout, so that new files do not get into it.
+ * Makes what the commands of a page find in their folder. For a skill, this is a copy of its folder and the package floe. For a recipe, it is
+ * a link to each file and folder at the top of this checkout, so that new files do not get into the checkout.
  */
 function makePlace(place: string, path: string): void {
   if (basename(path) === 'SKILL.md') {
@@ -59,7 +59,7 @@ const keys = { pages: 0, commands: 0, failed: 0, not_run: 0 };
 for (const { path, blocks } of all.filter(({ name }) => names.length === 0 || names.includes(name))) {
   const results = await runPage(blocks, {
     ...{ prepare: (place) => makePlace(place, path), programs: { node: NODE } },
-    // The caches of pip and of npm are those of this user.
+    // With this user's home, pip and npm use this user's caches.
     env: { HOME: process.env.HOME },
     ...{ isQuoted: true, limitMs: LIMIT_MS },
   });

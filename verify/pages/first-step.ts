@@ -1,8 +1,9 @@
 import { type Block, blocksOf, isShell } from './blocks.ts';
 
 /**
- * What a page of docs/trainers promises to a reader who starts with an empty folder. `blocks` are those of its sections "The first step…" or,
- * where the trainer cannot run on this machine, "The first samples…". `noStep` is null, or why there is no step: the section's first sentence.
+ * What a page of docs/trainers promises to a reader who starts with an empty folder. `blocks` are the blocks of its sections "The first
+ * step…". Where the trainer cannot run on this machine, they are the blocks of "The first samples…". `noStep` is then the first sentence of
+ * that section, which states why; otherwise `null`.
  */
 export type FirstStep = { readonly blocks: readonly Block[]; readonly noStep: string | null };
 
@@ -32,7 +33,7 @@ function sectionsOf(markdown: string): Section[] {
   let inBlock = false;
   for (const [index, line] of markdown.split('\n').entries()) {
     if (line.startsWith('```')) inBlock = !inBlock;
-    // A comment in a block of commands begins like a title.
+    // A comment in a block of commands begins with `#`, like a title.
     if (!inBlock && line.startsWith('## ')) sections.push({ title: line.slice(3), line: index + 1, lines: [] });
     else sections.at(-1)?.lines.push(line);
   }

@@ -1,5 +1,5 @@
-// `npm run verify -- notebooks [--json [FILE]]`: runs the notebooks of examples/notebooks. Those in Python run in Jupyter's kernel, by nbclient. The
-// cells of those in JavaScript are joined to a module, which Node runs, because no kernel for Node can be installed without a build.
+// `npm run verify -- notebooks [--json [FILE]]`: runs the notebooks of examples/notebooks. Notebooks in Python run in Jupyter's kernel, by
+// nbclient. The cells of a JavaScript notebook are joined to one module, which Node runs, because every Jupyter kernel for Node must be built.
 // Ends with "notebooks: N notebooks, C cells, F failed".
 
 import { spawnSync } from 'node:child_process';
@@ -19,7 +19,10 @@ const FOLDER = join(ROOT, 'examples', 'notebooks');
 const PACKAGES = ['nbclient==0.10.2', 'ipykernel==7.4.0', 'numpy==2.3.4'];
 /** Maximum time in milliseconds that a notebook takes. */
 const TIMEOUT_MS = 300_000;
-/** Runs the notebook of its first argument in the folder of its second one, and raises the error of a cell. */
+/**
+ * Python program that runs a notebook. Its arguments are the notebook's path and the folder to run it in. It raises an exception when a cell
+ * fails.
+ */
 const RUN_NOTEBOOK = `import sys, nbformat
 from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
@@ -45,7 +48,7 @@ function lastLine(program: string, args: readonly string[], cwd: string, env: No
   return stdout.trim().split('\n').at(-1) ?? '';
 }
 
-/** Runs the cells of a notebook in JavaScript. They see the package floe, and nothing else. */
+/** Runs the cells of a notebook in JavaScript. They can import the package floe and no other package. */
 function runInNode(notebook: Notebook, dir: string): string {
   linkPackages(dir);
   const file = join(dir, 'notebook.mjs');

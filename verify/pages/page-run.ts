@@ -8,26 +8,26 @@ import { freePorts } from '../services/ports.ts';
 import { type Block, isShell } from './blocks.ts';
 import { differenceOf } from './quoted.ts';
 
-/** What came of a block of commands. `failure` is `null` for a block whose commands all succeeded; `printed` is the last line of their output. */
+/** The result of a block of commands. `failure` is `null` when all commands succeeded. `printed` is the last line of their output. */
 export type BlockResult = { readonly block: Block; readonly failure: string | null; readonly printed: string };
 
-/** How a page is run. Everything that is not given is as the pages of `docs` need it. */
+/** How a page is run. The defaults are what the pages of `docs` need. */
 export type PageOptions = {
-  /** Folder of the page and of all output, which is kept. The default is a temporary folder, which is removed. */
+  /** Folder of the page and of all output. A given folder is kept. The default is a temporary folder, which is removed. */
   readonly dir?: string;
-  /** Makes what the page finds in its empty folder. The default are the packages floe and zod, and the examples of this checkout. */
+  /** Makes the files that the page finds in its empty folder. The default links the packages floe and zod and the examples of this checkout. */
   readonly prepare?: (place: string) => void;
-  /** Shell scripts that the page finds as programs, in addition to `floe`. */
+  /** Shell scripts by name. The page's commands find them as programs, in addition to `floe`. */
   readonly programs?: Readonly<Record<string, string>>;
-  /** Variables of the page. One that is `undefined` is removed. */
+  /** Variables of the page. A variable that is `undefined` is removed. */
   readonly env?: NodeJS.ProcessEnv;
-  /** Options that `floe up` gets in addition to those of the page. */
+  /** Options of `floe up` in addition to the options on the page. */
   readonly up?: readonly string[];
-  /** Ports that stand in the page in any place, and what takes their place: a port, or `null` for a free one. */
+  /** Ports that are replaced wherever they occur in the page, and their replacements: a port, or `null` for a free port. */
   readonly ports?: Readonly<Record<string, number | null>>;
-  /** What each block of commands reads as its standard input. */
+  /** Standard input of each block of commands. */
   readonly input?: string;
-  /** Whether the commands before a block of `text` must print its last line last. Numbers may differ. */
+  /** Whether the last line of a block of `text` must equal the last line that the commands before it print. Numbers may differ. */
   readonly isQuoted?: boolean;
   /** Maximum time in milliseconds for all commands of the page. */
   readonly limitMs?: number;
@@ -41,15 +41,18 @@ const QUOTED_LINES = 12;
 /** Matches hosts with a port in pages. On this machine they are all the same host, and each port is replaced by a free one. */
 const ADDRESS = /\b(?:localhost|127\.0\.0\.1|10\.\d+\.\d+\.\d+|(?:server|gpu|head|node-)\d*|db\.example):(\d{4,5})\b/g;
 const PORT_OPTION = /--port (\d{4,5})\b/g;
-/** The port of a server that is started without `--port`, and of a simulated engine. */
+/** Default ports of a server that is started without `--port`, and of a simulated engine. */
 const DEFAULT_PORTS = ['8080', '8090'];
 
-/** Free ports by the ports of the page. `bare` are those that stand in any place. */
+/**
+ * Free ports by the ports of the page. The ports of `bare` are replaced anywhere in the text, and other ports only in addresses and after
+ * `--port`.
+ */
 type Ports = { readonly free: ReadonlyMap<string, number>; readonly bare: readonly string[] };
 
 /**
- * Runs the commands of a page in one shell in an empty folder, with the page's files. `floe` is that of this checkout, with a home of its own.
- * A server that a page starts runs until the page ends; the command returns when the server is ready.
+ * Runs the commands of a page in one shell in an empty folder, with the page's files. The command `floe` runs this checkout with a home of its
+ * own. A server that a page starts runs until the page ends; the command returns when the server is ready.
  */
 export async function runPage(blocks: readonly Block[], options: PageOptions = {}): Promise<BlockResult[]> {
   const commands = blocks.filter(({ language, notRun }) => isShell(language) && notRun === null);
@@ -111,7 +114,7 @@ function withPorts(text: string, { free, bare }: Ports): string {
   return bare.reduce((each, port) => each.replaceAll(new RegExp(`\\b${port}\\b`, 'g'), String(free.get(port))), named);
 }
 
-/** Files of a block: its output, and one that exists when all of its commands succeeded. */
+/** Files of a block: its output, its errors, and a file that exists when all of its commands succeeded. */
 type Output = { readonly out: string; readonly err: string; readonly done: string };
 
 function outputOf(dir: string, index: number): Output {
@@ -136,7 +139,7 @@ function environment(dir: string, { free }: Ports, options: PageOptions): NodeJS
     ...options.programs,
   });
   return {
-    // Variables that this process has for its own floe or Python must not reach the page.
+    // Variables that configure floe and Python for this process must not reach the page.
     ...{ FLOE_TOKEN: undefined, FLOE_DATABASE_URL: undefined, FLOE_BLOBS: undefined, PYTHONPATH: undefined },
     ...{ VIRTUAL_ENV: undefined, npm_config_ignore_scripts: undefined },
     PATH: `${bin}:${process.env.PATH}`,
@@ -160,7 +163,7 @@ const ONE_TASK = {
   evaluator: { strategy: 'session_completed' },
 };
 
-/** The program `one-session [TASK_ID [SOURCE]]`, which runs a session of one model call, for pages that read one. */
+/** The program `one-session [TASK_ID [SOURCE]]`, which runs a session with one model call. Pages that read a session use it. */
 const ONE_SESSION = `#!/bin/sh
 file=$(mktemp --suffix .json)
 jq --arg id "$1" --arg source "$2" '.metadata.data_source = $source | if $id == "" then . else .task_id = $id end' >"$file" <<'TASK'
@@ -192,7 +195,7 @@ cat "$log"
 `;
 }
 
-/** Returns what came of a block, with the end of its output when it failed. */
+/** Returns the result of a block, with the end of its output when the block failed. */
 function resultOf(block: Block, { out, err, done }: Output, status: number | string, isQuoted: boolean): BlockResult {
   if (!existsSync(out)) return { block, failure: 'was not reached, because a block before it failed', printed: '' };
   const printed = linesOf(out);

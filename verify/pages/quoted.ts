@@ -1,9 +1,9 @@
-/** A number as programs print it. NaN is none, so a line with one does not have the form of a quoted line. */
+/** Matches a number as programs print it. It does not match NaN, so a printed line with NaN never equals a quoted line. */
 const NUMBER = /-?\d+(?:\.\d+)?(?:e[-+]?\d+)?/g;
 
 /**
- * Returns what is wrong with the last line that commands printed; null when it is the quoted one. Numbers may differ, except that the last one
- * must not be 0: it is the size of a gradient or of a change of weights, or a number of samples.
+ * Compares the last line that commands printed with the quoted line. Returns the difference, or `null` when they are equal. Numbers may
+ * differ. The last number must not be 0, because it is the size of a gradient, the size of a change of weights, or a number of samples.
  */
 export function differenceOf(printed: string, quoted: string): string | null {
   const text = printed.trim();

@@ -1,10 +1,11 @@
-// `npm run verify -- trainer-pages`: runs the commands of the pages of docs/trainers, each in an empty folder, from the installation of the trainer
-// to its first optimizer step, and compares the lines that they print with those that the pages quote. Ends with
+// `npm run verify -- trainer-pages`: runs the commands of the pages of docs/trainers, from the installation of the trainer to its first
+// optimizer step. Each page runs in an empty folder. Compares the lines that the commands print with the lines that the pages quote. Ends with
 // "trainer-pages: P pages, R first steps, F failed, S skipped".
 //
 //   npm run verify -- trainer-pages [--only NAME]… [--keep] [--json [FILE]]
 //
-// `--only` takes names of pages, such as trl. `--keep` keeps the folders of the pages, with the output of their commands, also when they passed.
+// `--only` takes names of pages, such as trl. `--keep` keeps the folders of the pages, with the output of their commands, also when they
+// passed.
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -27,10 +28,10 @@ const { options, json } = readOptions({
 const PAGES = join(repositoryRoot(), 'docs', 'trainers');
 /** Maximum time in milliseconds for all commands of a page. */
 const LIMIT_MS = 30 * 60_000;
-/** The version of torch that all pages get, so that the files of its installations are shared. PyPI's build runs without a GPU, too. */
+/** The version of torch for all pages, so that their installations share its files. PyPI's build of this version also runs without a GPU. */
 const CONSTRAINTS = 'torch==2.13.0\n';
 
-/** What came of a page. `failure` is null when each of its commands printed what the page quotes. */
+/** The result of a page. `failure` is `null` when each command printed what the page quotes. */
 type Outcome = { readonly commands: number; readonly printed: readonly string[]; readonly failure: string | null };
 type Row = Outcome & { readonly page: string; readonly seconds: number; readonly noStep: string | null };
 
@@ -76,7 +77,7 @@ async function runFirstStep({ blocks }: FirstStep, folder: string): Promise<Outc
       'python3.12': `[ "$1 $2" = "-m venv" ] && exec '${uv}' venv -q -p '${python}' "$3"\nexec '${python}' "$@"`,
       uv: `exec '${uv}' "$@"`,
     },
-    // The caches of uv and of harnesses are those of this user.
+    // With this user's home, uv and the harnesses use this user's caches.
     env: { HOME: process.env.HOME, UV_CONSTRAINT: constraints, HF_HUB_OFFLINE: '1', OMP_NUM_THREADS: '1' },
     ports: { 8000: null, 29500: null },
     ...{ isQuoted: true, limitMs: LIMIT_MS },
@@ -102,7 +103,7 @@ function printTable(rows: readonly Row[]): void {
 }
 
 const rows: Row[] = [];
-// One after the other: each page has a server, sandboxes and a trainer.
+// The pages run one after the other, because each starts a server, sandboxes and a trainer.
 for (const page of selectedPages()) rows.push(await tested(page));
 printTable(rows);
 

@@ -116,7 +116,7 @@ const ENGINES: Readonly<Record<string, Engine>> = {
 type TestedEngine = {
   readonly name: string;
   readonly spec: EngineSpecInput;
-  /** The program with which the server was installed. */
+  /** The program that the server was installed with. */
   readonly binary: string;
 };
 

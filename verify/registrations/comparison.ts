@@ -3,8 +3,8 @@ import { checkAgainstLedger, type LedgerEntry } from '@floe-rl/sim';
 import { z } from 'zod';
 
 /**
- * Tokens as a trainer of another ecosystem gets them: ids, whether each is trained, and log-probabilities, all of one length. With a
- * `completion_id` it is one model call, otherwise a whole trace.
+ * Tokens as a trainer of another ecosystem gets them. `ids`, `mask` (1 for trained tokens) and `logprobs` have the same length. With a
+ * `completion_id` the sequence is one model call, otherwise a whole trace.
  */
 const sequenceSchema = z.object({
   ids: z.array(z.int()),
@@ -62,7 +62,10 @@ export function differences(delivery: Delivery, result: SessionResult, ledger: r
   ];
 }
 
-/** Checks the sequences of a sample whose policy forbids to train it: their ids are those of its traces, and no token is trained. */
+/**
+ * Checks the sequences of a sample whose policy forbids to train it. Their ids must be ids of the session's traces, and no token may be
+ * trained.
+ */
 function untrainedDifferences(sequences: readonly Sequence[], traces: readonly Trace[]): string[] {
   if (sequences.length === 0) return ['there are no tokens'];
   return sequences.flatMap(({ ids, mask }) => [
@@ -71,7 +74,10 @@ function untrainedDifferences(sequences: readonly Sequence[], traces: readonly T
   ]);
 }
 
-/** Returns the trace that a sequence claims to be, with the tokens of the sequence; or why it can be none of the session's traces. */
+/**
+ * Returns the trace that a sequence comes from, with the tokens of the sequence. Returns a text with the reason when it fits none of the
+ * session's traces.
+ */
 function claimedTrace(sequence: Sequence, traces: readonly Trace[], decimals: number | null): Trace | string {
   const { ids, mask, logprobs, completion_id: completionId } = sequence;
   const trace =
@@ -91,7 +97,7 @@ function claimedTrace(sequence: Sequence, traces: readonly Trace[], decimals: nu
   return { ...claimed, completion_ids: [completionId], version_spans: spans };
 }
 
-/** Returns the exact log-probabilities of a trace; `null` when one differs from its rounded value by more than the rounding. */
+/** Returns the exact log-probabilities of a trace; `null` when one of them does not round to the given value. */
 function restored(rounded: readonly number[], trace: Trace, decimals: number): number[] | null {
   const tolerance = 0.5001 * 10 ** -decimals;
   const exact = trace.response_logprobs;

@@ -1,7 +1,10 @@
 import type { SessionResult } from '@floe-rl/core/schema';
 import type { Delivery } from './comparison.ts';
 
-/** What an interface must have returned for a row, beside exact tokens. `problem` returns what is wrong; `null` when nothing is. */
+/**
+ * What an interface must return for a row, in addition to exact tokens. `problem` returns a sentence about what is wrong; `null` when nothing
+ * is wrong.
+ */
 type Expectation = {
   readonly face: string;
   readonly row: string;
@@ -10,7 +13,7 @@ type Expectation = {
 
 export type Ecosystem = {
   readonly name: string;
-  /** Packages that its environment has. */
+  /** Packages in the ecosystem's Python environment. */
   readonly packages: readonly string[];
   /** The program in `programs/` that runs the rows through the ecosystem's own classes and commands. */
   readonly program: string;
@@ -19,7 +22,7 @@ export type Ecosystem = {
 
 const anything = (face: string, row: string): Expectation => ({ face, row, problem: () => null });
 
-/** Expects fields with these values. */
+/** Expects a delivery whose fields have these values. */
 function fields(face: string, row: string, values: Readonly<Record<string, unknown>>): Expectation {
   const problem = (delivery: Delivery): string | null => {
     for (const [name, value] of Object.entries(values)) {

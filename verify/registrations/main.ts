@@ -1,11 +1,12 @@
-// `npm run verify -- registrations`: starts a floe with a simulated engine, and runs rows through its agent server for NeMo Gym, its
-// environment for verifiers and its environment for OpenEnv, each with the ecosystem's own package. Compares all tokens that a trainer gets
-// from them with the engine's ledger, and checks that this comparison notices defects.
+// `npm run verify -- registrations`: starts a floe with a simulated engine, and runs rows through floe's adapters for other ecosystems. They
+// are the agent server for NeMo Gym, the environment for verifiers and the environment for OpenEnv, each with the ecosystem's own package.
+// Compares all tokens that a trainer gets from them with the engine's ledger, and checks that this comparison notices defects.
 //
 //   npm run verify -- registrations [--only NAME]… [--json [FILE]]
 //   npm run verify -- registrations --install     (packages of PyPI, 1.6 GB, and the harness pi)
 //
-// Ends with "registrations: N ran, P passed, F failed, S skipped"; the counts are of checks; an ecosystem whose packages are missing is skipped.
+// Ends with "registrations: N ran, P passed, F failed, S skipped". The numbers count checks. An ecosystem whose packages are missing is
+// skipped.
 
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -54,7 +55,7 @@ async function withFloe(dir: string, use: (floe: Floe) => Promise<void>): Promis
   }
 }
 
-/** Runs the program of an ecosystem and returns what its trainers get. When the program fails, that is what they got until then. */
+/** Runs the program of an ecosystem and returns what its trainers get. When the program fails, returns what they got before the failure. */
 async function deliveries(
   { name, program }: Ecosystem,
   python: string,

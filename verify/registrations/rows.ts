@@ -43,8 +43,8 @@ export const TASK = {
 };
 
 /**
- * One agent with several turns and tool calls, one whose session has two traces, and one whose session ends with the policy `mask`. The
- * simulated engine has a scenario for the first one.
+ * The rows: an agent with several turns and tool calls, an agent whose session has two traces, and an agent whose session ends with the policy
+ * `mask`. The simulated engine has a scenario for the first agent.
  */
 export const ROWS = [
   { name: 'repair', prompt: 'Repair the failing test test_total.py.', start: 1, agent: { harness: 'pi' }, budgets: {} },

@@ -1,15 +1,15 @@
 import { messageOf } from '@floe-rl/core';
 
-/** One line of a list of checks: what was checked, whether it holds, and figures or what is wrong. */
+/** The result of one check: what was checked, whether it holds, and a detail, such as figures or the problem. */
 export type Finding = { readonly what: string; readonly isPassed: boolean; readonly detail: string };
 
 /** Maximum number of problems of one check that are printed. */
 const MAX_PRINTED = 10;
 
-/** Runs a check and notes what came of it. `run` returns what is printed beside the check, and throws when the check fails. */
+/** Runs a check and records its result. `run` returns the detail to print, and throws when the check fails. */
 export type Check = (what: string, run: () => string | Promise<string>) => Promise<void>;
 
-/** The checks of a program, each printed as soon as it has ended. */
+/** The checks of a program. Each result is printed as soon as its check has ended. */
 export class Checks {
   readonly findings: Finding[] = [];
   skipped = 0;
@@ -27,7 +27,7 @@ export class Checks {
     this.print(`${finding.isPassed ? 'passed' : 'FAILED'}  ${finding.what}${detail}`);
   }
 
-  /** Notes a check that failed because of `problems`; without any it passed. */
+  /** Records a check that failed with these problems. Without problems the check has passed. */
   report(what: string, problems: readonly string[]): void {
     this.add({ what, isPassed: problems.length === 0, detail: problems.slice(0, MAX_PRINTED).join('\n') });
   }

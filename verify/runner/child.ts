@@ -20,14 +20,14 @@ type Exit = { readonly code: number | null; readonly signal: NodeJS.Signals | nu
 
 export type ChildOptions = {
   readonly cwd?: string;
-  /** Variables in addition to those of this process. One that is `undefined` is removed. */
+  /** Variables in addition to the variables of this process. A variable that is `undefined` is removed. */
   readonly env?: NodeJS.ProcessEnv | undefined;
   /** User and group of the child, by their ids. */
   readonly uid?: number;
   readonly gid?: number;
   /** File that gets the output of the child. The default is to keep it for {@link Child.lines} and {@link Child.errors}. */
   readonly log?: string;
-  /** Whether the errors of the child are those of this program, which are not kept. */
+  /** Whether the child writes its errors to the standard error of this program. They are then not kept. */
   readonly isShown?: boolean;
   /** Whether the child leads a process group, which is signalled and ended as a whole. */
   readonly isGroup?: boolean;
@@ -48,7 +48,7 @@ export class Child {
   readonly exited: Promise<Exit>;
   /** Standard output of the child process, as lines of text. It has none when the child has a log. */
   readonly lines: Interface;
-  /** Whether the child has printed its first line, by which it reports that it accepts requests. */
+  /** Whether the child has printed its first line. This line reports that the child accepts requests. */
   isReady = false;
   /** The first line that the child has printed; an empty string until then. */
   readyLine = '';
@@ -145,7 +145,10 @@ export class Child {
     throw new Error(`${this.name} ${how}; ${this.errors}`);
   }
 
-  /** Resolves to the exit status; "a time limit" when the child ran for too long. What is left of its group is ended. */
+  /**
+   * Resolves to the exit status, or to "a time limit" when the child ran for more than `limitMs`. Ends the processes of its group that are
+   * left.
+   */
   async end(limitMs: number): Promise<number | string> {
     const stopped = new AbortController();
     const limit = sleep(systemClock, limitMs, stopped.signal).then(

@@ -17,7 +17,7 @@ export type RunningFloe = {
   /** URLs of its engines. */
   readonly engines: readonly string[];
   readonly client: FloeClient;
-  /** Variables with which programs reach it. */
+  /** Environment variables that programs need to reach this floe. */
   readonly env: Readonly<Record<string, string>>;
   stop(): Promise<void>;
 };

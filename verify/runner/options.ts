@@ -5,7 +5,7 @@ import { type JsonOption, takeJsonOption } from '../../tools/json-option.ts';
 type OptionTable = NonNullable<ParseArgsConfig['options']>;
 type Values<Table extends OptionTable> = ReturnType<typeof parseArgs<{ options: Table }>>['values'];
 
-/** What a program was called with: its options, its other arguments, and where `--json` or `--json FILE` writes. */
+/** The arguments of a program: its options, its other arguments, and where `--json` or `--json FILE` writes. */
 export type Options<Table extends OptionTable> = {
   readonly options: Values<Table>;
   readonly names: readonly string[];
@@ -30,7 +30,10 @@ export function readOptions<const Table extends OptionTable>(
   }
 }
 
-/** Throws `bad_request`, with the names that exist, when one of `names` is none of them. `what` says what they name, such as `trainer`. */
+/**
+ * Throws `bad_request` when one of `names` is unknown; the message lists the known names. `what` is the kind of the named things, such as
+ * `trainer`.
+ */
 export function refuseUnknown(what: string, names: readonly string[], known: readonly string[]): void {
   const unknown = names.find((name) => !known.includes(name));
   if (unknown === undefined) return;

@@ -8,7 +8,7 @@ export function tableOf(head: readonly string[], rows: readonly (readonly Cell[]
   return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
 }
 
-/** Returns rows with aligned columns: those of numbers, which are all but the first `texts` ones, to the right. */
+/** Returns rows with aligned columns. The first `texts` columns are aligned to the left, and all others, which have numbers, to the right. */
 export function columnsOf(rows: readonly (readonly string[])[], texts: number): string {
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
   const aligned = (text: string, column: number): string =>
@@ -16,9 +16,9 @@ export function columnsOf(rows: readonly (readonly string[])[], texts: number): 
   return rows.map((row) => row.map(aligned).join('  ').trimEnd()).join('\n');
 }
 
-/** How a program ends. */
+/** The end of a program: its last line, its JSON, and whether it passed. */
 export type Conclusion = {
-  /** The last line of its text; `null` when it is printed already. */
+  /** The last line of the text output; `null` when the program has already printed it. */
   readonly line: string | null;
   /** The counts that `--json` prints. */
   readonly keys: object;

@@ -77,7 +77,7 @@ async function runTests({ name, backend, asUser }: Variant): Promise<Omit<Row, '
   const [passed, failed] = closing === null ? [0, 1] : [Number(closing[1]), Number(closing[2])];
   if (failed > 0) console.log(`FAILED ${name}\n${stdout}`);
   if (passed + failed > 0) return { name, passed, failed, skipped: null };
-  // Tests of other runtimes are left out without a reason.
+  // Vitest reports tests of other runtimes as skipped without a reason, so these are not matched.
   const reason = /^ *\d+ tests?: (?!no reason given)(.*)$/m.exec(stdout)?.[1];
   return { name, passed, failed, skipped: reason ?? 'its tests were skipped' };
 }
@@ -138,7 +138,7 @@ function runtimeTable(rows: readonly Row[]): string {
 
 const PRIVILEGES = { any: 'any user', engine: 'a user of the engine', not_root: 'any user but root' };
 
-/** Sessions whose shells are measured at once; rounds, and commands and cells per round. */
+/** Number of sessions whose shells are measured at the same time, number of rounds, and number of commands and of cells per round. */
 const TOOLS_MEASURED = { sessions: 64, rounds: 2, commands: 10, cells: 100 };
 
 const NO_TOOL_KEYS = { shell_p50_ms: null, shell_over_tmux: null, ipython_p50_ms: null, ipython_over_jupyter: null };

@@ -11,13 +11,18 @@ import { percentile } from '../../bench/report.ts';
 import { makeImage } from '../fixtures/image.ts';
 import { openRuntime } from '../services/runtime-provider.ts';
 
-/** Numbers of sandboxes that are started one after the other, of commands, and of sandboxes that are started as fast as possible. */
+/**
+ * Number of sandboxes that are started one after the other, number of commands, and number of sandboxes that are started as fast as possible.
+ */
 const STARTS = 15;
 const COMMANDS = 50;
 const BURST = 40;
 /** Number of sandboxes of the burst that start concurrently. */
 const CONCURRENCY = 8;
-/** Tree of files of which snapshots are taken: its files and the bytes of each, 100 MB in all, and the number of snapshots and restores. */
+/**
+ * The tree of files whose snapshots are measured (100 MB in all): its number of files and the bytes of each file. Then the number of snapshots
+ * and restores.
+ */
 const TREE_FILES = 1_000;
 const TREE_FILE_BYTES = 100_000;
 const SNAPSHOTS = 10;
@@ -74,7 +79,7 @@ async function measure(backend: RuntimeBackend): Promise<Measurement> {
     let count = 0;
     const start = (): Promise<Runtime> =>
       provider.start({ name: `m${count++}`, spec, proxy: null, readOnlyMounts: [] }, never);
-    // The first start prepares what all sandboxes share.
+    // The first start is not measured, because it prepares files that all sandboxes share.
     const first = await start();
     const { capabilities } = await provider.describe();
     const execMs = capabilities.limits === null ? [] : await times(COMMANDS, () => exec(first));
@@ -113,7 +118,7 @@ async function shellTimes(runtime: Runtime): Promise<number[]> {
     if (stdout !== 'works\n') throw new Error(`a command in a shell printed ${stdout}`);
   };
   try {
-    // The first command starts the shell.
+    // The first command is not measured, because it starts the shell.
     await command();
     return await times(COMMANDS, command);
   } finally {

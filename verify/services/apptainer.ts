@@ -3,13 +3,14 @@ import { chmodSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs
 import { join } from 'node:path';
 
 const MIRROR = 'http://deb.debian.org/debian';
-/** Release of Debian in which Apptainer is installed, and the release that has the package. */
+/** Release of Debian in the root file system, and the newer release that has the package Apptainer. */
 const RELEASE = 'trixie';
 const PACKAGE_RELEASE = 'sid';
 
 /**
- * Shell script that runs Apptainer of the root file system beside the script, because the C library of the host may be too old for it. The
- * programs and `/etc` are those of that root file system, with an account of this user; every other directory is the host's, and so is Node.
+ * Shell script that runs Apptainer from the root file system next to the script, because the C library of the host may be too old for it. The
+ * programs and `/etc` come from that root file system, with an account of this user. Every other directory and the program Node come from the
+ * host.
  */
 const WRAPPER = `#!/bin/sh
 export PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
@@ -62,10 +63,10 @@ function installDebian(folder: string, root: string): void {
   }
   run('debootstrap', ['--variant=minbase', RELEASE, root, MIRROR]);
   writeFileSync(join(root, 'etc/apt/sources.list.d/package.list'), `deb ${MIRROR} ${PACKAGE_RELEASE} main\n`);
-  // Only the package, and what it needs and RELEASE lacks, comes from the other release.
+  // Only the package, and dependencies that `RELEASE` lacks, are installed from the other release.
   const preference = 'Package: *\nPin: release a=unstable\nPin-Priority: 100\n';
   writeFileSync(join(root, 'etc/apt/preferences.d/package'), preference);
-  // A mirror that is a copy of an earlier day has an expired release file.
+  // The check of the validity date is off, because a mirror that is a snapshot of an earlier day has an expired release file.
   run('chroot', [root, 'apt-get', '-qq', '-o', 'Acquire::Check-Valid-Until=false', 'update']);
   run('chroot', [root, 'apt-get', '-qq', '-y', '--no-install-recommends', 'install', 'apptainer']);
   writeFileSync(join(root, 'usr/bin/node'), '');

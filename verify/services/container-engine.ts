@@ -25,7 +25,8 @@ done`;
 
 /**
  * Shell script that stops the engine and removes its files when the script's stdin closes. This happens when the process that started the
- * engine ends. Arguments: the engine's directory, its process id, which is that of its process group, too, the command that removes what the engine leaves.
+ * engine ends. Arguments: the engine's directory, the id of its process (which is also the id of its process group), and the command that
+ * removes what the engine leaves.
  */
 const WATCHDOG = `cat >/dev/null
 dir=$1 pid=$2

@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { firstMissing, type PrivateEngine, startEngine } from './container-engine.ts';
 
 /**
- * Resolves with the reason why no Docker daemon runs on this machine, and with the command that changes that if there is one; `null` when
- * one runs. Starts a daemon to find out.
+ * Resolves to the reason why this machine cannot run a Docker daemon, with the command that installs what is missing; `null` when it can run a
+ * Docker daemon. Starts a daemon to find out.
  */
 export async function dockerMissing(): Promise<string | null> {
   if (process.getuid?.() !== 0) return 'a Docker daemon needs root privileges: run the tests as root';
@@ -29,7 +29,7 @@ export async function startDockerDaemon(): Promise<PrivateEngine> {
     'exec-root': join(dir, 'exec'),
     pidfile: join(dir, 'pid'),
     host: `unix://${socketPath}`,
-    // The daemon changes nothing on the network of the host.
+    // With this setting, the daemon does not change the network of the host.
     bridge: 'none',
     iptables: 'false',
     ip6tables: 'false',
@@ -38,6 +38,6 @@ export async function startDockerDaemon(): Promise<PrivateEngine> {
     'shutdown-timeout': '1',
   };
   const args = Object.entries(options).map(([name, value]) => `--${name}=${value}`);
-  // The daemon ends its containers when it ends.
+  // No cleanup is needed, because the daemon ends its containers when it ends.
   return startEngine({ name: 'the Docker daemon', dir, socketPath, argv: ['dockerd', ...args], cleanup: ['true'] });
 }

@@ -6,8 +6,8 @@ import { makeImage } from '../fixtures/image.ts';
 import { firstMissing, type PrivateEngine, removeEngineDirectory, startEngine } from './container-engine.ts';
 
 /**
- * Shell script that ends what outlives the service: the containers, and the process that keeps the user namespace of a user without root
- * privileges, which `podman system migrate` ends.
+ * Shell script that ends what outlives the service: the containers, and a process that keeps the user namespace of a user without root
+ * privileges. The command `podman system migrate` ends this process.
  */
 const CLEANUP = `podman rm --all --force --time=0
 [ "$(id -u)" -eq 0 ] || podman system migrate`;
@@ -16,7 +16,7 @@ const CLEANUP = `podman rm --all --force --time=0
 export type PodmanHome = { readonly dir: string; readonly env: Readonly<Record<string, string>> };
 
 /**
- * Returns why Podman cannot run a container on this machine, and the command that changes that if there is one; `null` when it can. Runs a
+ * Returns why Podman cannot run a container on this machine, with the command that installs what is missing; `null` when it can. Runs a
  * container to find out.
  */
 export function podmanMissing(): string | null {

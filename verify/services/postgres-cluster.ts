@@ -61,9 +61,9 @@ export type PostgresCluster = {
 /** The folder in which Debian and Ubuntu install the server's programs, which are not on the PATH. */
 const DEBIAN_ROOT = '/usr/lib/postgresql';
 
-/** File system in memory of Linux. */
+/** Linux's file system in memory. */
 const MEMORY_DIR = '/dev/shm';
-/** Bytes that must be free there. The tests of the store make 90 databases of 8 MB. */
+/** Minimum free space in {@link MEMORY_DIR}, in bytes. The tests of the store make 90 databases of 8 MB. */
 const MEMORY_BYTES = 2 * GIB;
 
 /** Maximum time in milliseconds until a started server accepts connections. On a busy machine, a start takes seconds. */

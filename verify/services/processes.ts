@@ -35,8 +35,8 @@ export function residentKb(pid: number, when: 'now' | 'peak' = 'now'): number {
 }
 
 /**
- * Sends a signal to a process, which must be a descendant of this program; to its group for a negative number. Returns false when there is no
- * such process. Signal 0 only asks that.
+ * Sends a signal to the process `pid`, which must be a descendant of this program. A negative number stands for a process group. Returns false
+ * when there is no such process. Signal 0 only checks whether it exists.
  */
 export function killPid(pid: number, name: NodeJS.Signals | 0 = 'SIGKILL'): boolean {
   try {

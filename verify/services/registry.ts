@@ -10,7 +10,7 @@ import { request } from 'undici';
 import { freePort } from './ports.ts';
 
 const PROGRAMS = { 'docker-registry': 'docker-registry', skopeo: 'skopeo', umoci: 'umoci' } as const;
-/** Number and interval in milliseconds of the checks whether the registry answers. */
+/** Maximum number of checks of whether the registry answers, and the interval between them in milliseconds. */
 const START_CHECKS = 200;
 const CHECK_INTERVAL_MS = 50;
 /** Error codes of registries by HTTP status. */
@@ -33,7 +33,7 @@ export type TestRegistry = {
   stop(): Promise<void>;
 };
 
-/** Returns why no registry can be started on this machine, and the command that changes that; `null` when it can. */
+/** Returns why this machine cannot start a registry, with the command that installs what is missing; `null` when it can. */
 export function registryMissing(): string | null {
   for (const [program, packageName] of Object.entries(PROGRAMS)) {
     const { status } = spawnSync('/bin/sh', ['-c', 'command -v "$1"', 'sh', program]);

@@ -10,14 +10,17 @@ import { APPTAINER_VARIABLE } from './unprivileged.ts';
 /** A runtime of this machine that a verification measures or attacks. */
 export type RuntimeUnderTest = {
   readonly provider: RuntimeProvider;
-  /** The container engine that was started for it; `null` for a runtime without one. */
+  /** The container engine that was started for the runtime; `null` for a runtime without a container engine. */
   readonly engine: PrivateEngine | null;
-  /** How `runtime.image` names the image: its name in the container engine, or its directory. */
+  /** Value of `runtime.image` for the image: its name in the container engine, or its directory. */
   readonly image: string;
   readonly close: () => Promise<void>;
 };
 
-/** Starts what the runtime `backend` needs. `directory` has the root file system of an image, which a container engine gets as `name`. */
+/**
+ * Starts what the runtime `backend` needs. `directory` is the root file system of an image. A container engine imports it under the name
+ * `name`.
+ */
 export async function openRuntime(
   backend: RuntimeBackend,
   stateDir: string,

@@ -29,7 +29,9 @@ const S3_FOLDER = FOLDER;
 const APPTAINER_FOLDER = join(FOLDER, 'apptainer-debian');
 const VENV = join(FOLDER, 'python');
 
-/** Returns the path of a program that `npm run verify -- install` installed, or else of one on the PATH; `null` when there is neither. */
+/**
+ * Returns the path of a program that `npm run verify -- install` installed, otherwise of a program on the PATH; `null` when there is neither.
+ */
 export function findTool(name: string): string | null {
   const folders = [HELM_FOLDER, S3_FOLDER, APPTAINER_FOLDER, join(VENV, 'bin')];
   const installed = folders.map((folder) => join(folder, name)).find((path) => existsSync(path));

@@ -8,7 +8,7 @@ import { text } from 'node:stream/consumers';
 import { repositoryRoot } from '../../tools/repository.ts';
 import { findTool } from './tools.ts';
 
-/** Id of the user without privileges. No system assigns this id, and the user owns no file. */
+/** Id of the user without privileges. No system assigns this id, so the user owns no file. */
 const USER = 61_843;
 const DROP = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
 const PATH = '/usr/local/bin:/usr/bin:/bin';

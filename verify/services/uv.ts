@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { findPython, run, venvAt } from './venv.ts';
 
 const UV = 'uv==0.13.9';
-/** Minor version of Python of all environments: some packages need at least this one, others at most. */
+/** Minor version of Python in all environments. Some packages need at least this version, and others at most this version. */
 const MINOR = 12;
 
 /** The arguments of `uv pip install`, one list for each call. */

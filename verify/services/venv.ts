@@ -24,8 +24,8 @@ export function venvAt(dir: string, interpreter = 'python3'): Venv {
 }
 
 /**
- * Returns the virtual environment in a folder with packages of PyPI, and installs these unless they are installed. Each list of `installs` are the
- * arguments of one call of `pip install`.
+ * Returns the virtual environment in a folder, and installs packages of PyPI into it unless they are installed. Each list in `installs` has
+ * the arguments of one call of `pip install`.
  */
 export function venvWith(dir: string, installs: readonly (readonly string[])[], interpreter = 'python3'): Venv {
   const venv = venvAt(dir, interpreter);
@@ -38,8 +38,8 @@ export function venvWith(dir: string, installs: readonly (readonly string[])[], 
 }
 
 /**
- * Returns a Python program of version 3.`minMinor` to 3.`maxMinor`: one on the PATH, or one that pyenv has installed. Throws an Error that
- * states how to install one.
+ * Returns a Python program of version 3.`minMinor` to 3.`maxMinor` from the PATH or from pyenv. Throws an Error that states how to install
+ * such a version.
  */
 export function findPython(minMinor: number, maxMinor: number): string {
   const versions = Array.from({ length: maxMinor - minMinor + 1 }, (_, index) => `python3.${minMinor + index}`);

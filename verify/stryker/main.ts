@@ -1,5 +1,5 @@
-// `npm run verify -- stryker`: draws mutants at random, each a change of one expression of the code that carries tokens, rollouts and their
-// state, and checks with StrykerJS that a test fails for each.
+// `npm run verify -- stryker`: draws mutants at random and checks with StrykerJS that a test fails for each. A mutant changes one expression
+// of the code that carries tokens, rollouts and their state.
 //
 //   npm run verify -- stryker [--mutants N] [--seed N] [--quick] [--fast] [--room NAME]… [--file PATH]… [--survivors FILE]
 //                             [--tests DIR]… [--jobs N] [--incremental] [--json]

@@ -9,7 +9,7 @@ import { keyOf, type Mutant } from './mutants.ts';
 import type { FoundMutant, Position, TestedMutant } from './packages.ts';
 import { isDetected, survivorText } from './results.ts';
 
-/** Names by which Stryker's options choose the plugins of this file. */
+/** Names of the plugins of this file in Stryker's options. */
 export const CHECKER = 'drawn';
 export const REPORTER = 'floe-progress';
 

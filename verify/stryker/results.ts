@@ -47,7 +47,7 @@ export function survivorText(
 
 export type Counts = {
   readonly sampled: number;
-  /** Number of mutants that a test detected, including those that ran into a time limit. */
+  /** Number of mutants that a test detected. Mutants that ran into a time limit count as detected. */
   readonly killed: number;
   readonly timedOut: number;
   readonly survived: number;

@@ -3,7 +3,7 @@ export const TESTS_VARIABLE = 'FLOE_STRYKER_TESTS';
 /** Environment variable with the test files that the run leaves out: glob patterns as a JSON array. */
 export const LEFT_OUT_VARIABLE = 'FLOE_STRYKER_LEFT_OUT';
 
-/** Glob patterns of test files. A run executes the files that match `run`, except those that match `leftOut`. */
+/** Glob patterns of test files. A run executes the files that match `run` and do not match `leftOut`. */
 export type TestFiles = { readonly run: readonly string[]; readonly leftOut: readonly string[] };
 
 /** Test files that are left out of every run, each with the reason. */

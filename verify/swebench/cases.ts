@@ -129,7 +129,7 @@ const START = '>>>>> Start Test Output';
 const END = '>>>>> End Test Output';
 const EXIT = '>>>>> Test Exit Code';
 
-/** The ways in which the output of tests becomes a log. The first is the usual one. */
+/** The ways to make a log from the output of tests. The first is the usual way. */
 const FRAMES: readonly ((body: string, status: number) => string)[] = [
   (body, status) => `+ : '${START}'\n${body}\n+ : '${END}'\n++ echo '${EXIT}: ${status}'\n${EXIT}: ${status}\n`,
   (body) => `${START}\n${body}${END}\n`,
@@ -172,7 +172,7 @@ export function casesFor(parser: string, texts: readonly string[], logCount: num
   return cases;
 }
 
-/** The formats of a parser. Parsers that share a format with another one have no sample of their own. */
+/** Returns the sample formats of a parser. A parser that shares its format with another parser has no sample of its own. */
 function samplesOf(parser: string): Sample[] {
   const own = Object.entries(SAMPLES).filter(([key]) => (SAMPLE_PARSERS[key] ?? key) === parser);
   const pytest = SAMPLES.parse_log_pytest;

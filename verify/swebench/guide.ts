@@ -30,13 +30,13 @@ const PACKAGES = [
   ...['base-files', 'bash', 'coreutils', 'dash', 'diffutils', 'findutils', 'grep', 'gzip', 'sed', 'tar'],
   ...['git', 'libstdc++6', 'python3', 'util-linux'],
 ];
-/** Rows by instance: whether the simulated engine resolves them, and how their issue calls the character. */
+/** Rows by instance: whether the simulated engine resolves the row, and the name of the newline character in its issue. */
 const ROWS = {
   'django__django-11099': { isResolved: true, character: 'newline' },
   'django__django-11100': { isResolved: false, character: 'line feed' },
 };
 const SAMPLES = 4;
-/** Rows that `floe generate` gets: the one of step 2, which the simulated engine resolves. */
+/** Number of rows for `floe generate`. Step 2 of the guide makes only the row that the simulated engine resolves. */
 const GENERATED_ROWS = 1;
 /** Maximum time in milliseconds for all commands of the guide. */
 const LIMIT_MS = 1_800_000;
@@ -90,7 +90,7 @@ function makeImage(dir: string, { pip }: Venv): { readonly root: string; readonl
   const library = join(root, 'usr', 'lib', 'python3', 'dist-packages');
   mkdirSync(library, { recursive: true });
   pip('-q', 'install', '--no-deps', '--target', library, ...IN_IMAGE);
-  // What "pip install -e ." and Conda leave in the published images.
+  // "pip install -e ." and Conda leave these files in the published images.
   writeFileSync(join(library, 'testbed.pth'), '/testbed\n');
   mkdirSync(join(root, 'opt', 'miniconda3', 'bin'), { recursive: true });
   writeFileSync(join(root, 'opt', 'miniconda3', 'bin', 'activate'), 'conda() { :; }\n');
@@ -143,7 +143,7 @@ function readResults(dir: string): Result[] {
   return lines.map((line) => JSON.parse(line) as Result);
 }
 
-/** How many rows got training data from `floe generate`. */
+/** Returns the number of rows for which `floe generate` accepted a session as training data. */
 function readGenerated(dir: string): number {
   const { total } = JSON.parse(readFileSync(join(dir, 'out', 'acceptance.json'), 'utf8'));
   return total.rows_accepted;

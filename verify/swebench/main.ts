@@ -3,9 +3,9 @@
 //
 //   npm run verify -- swebench [--logs N] [--seed N] [--only TEXT] [--json [FILE]]
 //
-// The logs are the texts in the tests of the package's source archive, given to every parser, and N logs for each format (20 by default),
-// drawn from `sample-lines.ts`; both also shuffled, cut, duplicated, coloured, with other statuses and in other ways (`cases.ts`). `--only`
-// selects the parsers whose name contains TEXT.
+// Some logs are the texts in the tests of the package's source archive; every parser gets all of them. Others are drawn from
+// `sample-lines.ts`, N for each format (20 by default). All logs are also shuffled, cut, duplicated, coloured, given other statuses and
+// changed in other ways (`cases.ts`). `--only` selects the parsers whose name contains TEXT.
 import { seededRandom } from '@floe-rl/core';
 import { grade } from '#evaluators/swebench/grading';
 import { readLog } from '#evaluators/swebench/log';
@@ -24,7 +24,10 @@ const { options, json } = readOptions({
 /** Maximum number of differences that are printed. */
 const MAX_PRINTED = 5;
 
-/** Statuses by test, and the tests that hold and fail; or why a log proves nothing. The same form for both graders. */
+/**
+ * What a grader reports about a log, in the same form for both graders: the status of each test, and the tests that pass and fail. A text
+ * replaces it when the log cannot be graded.
+ */
 type Outcome = {
   readonly statuses: Readonly<Record<string, string>>;
   readonly resolved: boolean;

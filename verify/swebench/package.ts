@@ -38,13 +38,13 @@ const resultSchema = z.union([
   }),
 ]);
 
-/** What the package reports for a case: the tests that were expected and its verdict, or the exception with which it ended. */
+/** What the package reports for a case: the expected tests and its verdict, or the exception that it raised. */
 export type OfficialResult = z.output<typeof resultSchema>;
 
 /** The official package. */
 export type Official = {
   readonly parsers: readonly string[];
-  /** The text literals in the tests of the package. Among them are the logs with which its parsers are tested. */
+  /** The text literals in the tests of the package. Among them are the logs that the package tests its parsers with. */
   readonly texts: readonly string[];
   grade(cases: readonly Case[]): OfficialResult[];
 };

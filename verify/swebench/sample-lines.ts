@@ -390,7 +390,7 @@ export const SAMPLES: Readonly<Record<string, Sample>> = {
   },
 };
 
-/** The official parser of samples whose key is not the name of a parser. */
+/** For each sample whose key is not the name of a parser: the name of its official parser. */
 export const SAMPLE_PARSERS: Readonly<Record<string, string>> = {
   lighthouse_json: 'parse_log_lighthouse',
   next_cypress: 'parse_log_next',

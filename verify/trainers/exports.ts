@@ -61,7 +61,7 @@ export function writeOwnRows(
 
 function exportFile(results: readonly SessionResult[], format: FormatName, folder: string): ExportFile {
   const options = optionsFor(results, format, folder === '');
-  // floe's own rows, with which the others are compared, get the advantages that the formats that need some have by default.
+  // The other formats are compared with floe's own rows. Some of them have advantages by default, so floe's rows get advantages, too.
   const request: ExportOptions = { format, options, ...(format === 'floe' ? { advantages: 'grpo' } : {}) };
   const text = encodeExport(trainingGroups(results), request, 'jsonl').toString();
   return { path: join(folder, `${format}.jsonl`), format, text };

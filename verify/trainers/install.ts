@@ -36,7 +36,8 @@ export const ENVIRONMENTS = {
     ['--no-deps', 'openrlhf==0.11.2'],
   ],
   art: [[TORCH, 'openpipe-art==0.5.23', 'transformers==5.24.0']],
-  // What the sources of trainers import that no package registry has, for the option `--source`. NeMo-RL refuses newer transformers.
+  // Packages that the sources of trainers import, for the option `--source`. No package registry has these trainers. NeMo-RL refuses newer
+  // transformers.
   sources: [
     [
       ...[TORCH, 'transformers==5.10.4', 'ray==2.57.0', 'tensordict==0.15.3', 'msgspec==0.22.0'],

@@ -1,15 +1,15 @@
-// `npm run verify -- trainers`: exports random trajectories in the format of every trainer, and lets the trainers read them: six take an
-// optimizer step on the CPU with the rows, others check them with their own classes, and those that no package registry has are replaced by a
-// validator written from their source. Installs the packages of trainers first (9 GB). Ends with
-// "trainers: T trainers, R real steps, P passed, F failed".
+// `npm run verify -- trainers`: exports random trajectories in the format of every trainer, and lets the trainers read them. Six trainers take
+// an optimizer step on the CPU with the rows, and others check the rows with their own classes. A trainer that no package registry has is
+// replaced by a validator written from its source. Installs the packages of trainers first (9 GB). Ends with "trainers: T trainers, R real
+// steps, P passed, F failed".
 //
 //   npm run verify -- trainers [--only NAME]… [--source NAME=PATH]… [--rows N] [--seed N] [--jobs N] [--quick]
 //                               [--sabotage shift|retokenise|mask] [--json [FILE]]
 //   npm run verify -- trainers --install
 //
-// `--source` names a copy of the repository of a trainer that no package registry has: its own classes then read the rows instead of the
-// validator. `--rows` is the number of random trajectories. `--quick` installs nothing, and skips the trainers whose packages are missing. `--sabotage`
-// puts a defect into every record, and requires that every trainer reports it.
+// `--source` names a copy of the repository of a trainer that no package registry has. The trainer's own classes then read the rows instead of
+// the validator. `--rows` is the number of random trajectories. `--quick` installs nothing, and skips the trainers whose packages are missing.
+// `--sabotage` puts a defect into every record, and requires that every trainer reports it.
 
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -28,7 +28,7 @@ const LOGPROBS = new Set([
   'rollout_logprobs',
 ]);
 const MASKS = new Set(['completion_mask', 'env_mask', 'loss_mask', 'loss_masks', 'mask', 'response_mask']);
-/** The fields with trained ids. */
+/** Names of the fields that contain trained ids. */
 const IDS = new Set([
   'completion_ids',
   'input_ids',
@@ -64,7 +64,9 @@ function sabotagedTrace(trace: Trace, sabotage: Sabotage, random: RandomSource):
   }
 }
 
-/** Returns the files with a defect in each record of each format, except in floe's own rows, with which they are compared. */
+/**
+ * Returns the files with a defect in each record of each format. floe's own rows stay as they are, because the others are compared with them.
+ */
 export function sabotaged(files: readonly ExportFile[], sabotage: Sabotage, random: RandomSource): ExportFile[] {
   return files.map((file) => {
     if (file.format === 'floe') return file;

@@ -21,7 +21,7 @@ export type Trainer = {
   readonly program: string;
   /** The environment with the trainer's packages; `null` for a program that needs none. */
   readonly environment: EnvironmentName | null;
-  /** Folder with a copy of the trainer's repository, whose own classes read the files. Without one, the program's code does. */
+  /** Folder with a copy of the trainer's repository. Its own classes then read the files; otherwise the validator reads them. */
   readonly source?: string;
 };
 
@@ -50,8 +50,8 @@ export function allTrainers(): Trainer[] {
 }
 
 /**
- * Returns the trainers with the sources that `NAME=PATH` texts give some of them. Throws an Error for a text that is none, for a trainer that has
- * packages instead, and for a path that is no folder.
+ * Returns the trainers with the source folders that the texts `NAME=PATH` give some of them. Throws an Error for a text in another form, for a
+ * trainer that is installed from packages, and for a path that is not a folder.
  */
 export function withSources(trainers: readonly Trainer[], texts: readonly string[]): Trainer[] {
   const sources = new Map(
@@ -90,7 +90,7 @@ const reportSchema = z.object({
     'a validator written from named source',
     "the source's own classes",
   ]),
-  /** Modules that the source imports and that an object without content stood in for. */
+  /** Names of modules that the source imports and that were replaced by empty objects. */
   stand_ins: z.array(z.string()).default([]),
   /** Number of rows that the trainer read, in all formats. */
   rows: count,
@@ -100,7 +100,7 @@ const reportSchema = z.object({
   failed: count,
   /** The first failures. */
   failures: z.array(z.string()),
-  /** Largest difference between a recorded logprob and the one that the trainer computed; `null` when the trainer computed none. */
+  /** Largest difference between a recorded logprob and the trainer's logprob; `null` when the trainer computed none. */
   largest_difference: z.number().nullable().default(null),
 });
 export type Report = z.output<typeof reportSchema>;

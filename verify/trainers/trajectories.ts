@@ -4,7 +4,7 @@ import type { ConstrainedSpan, Outcome, SessionResult, Trace, VersionSpan } from
 
 /** Number of token ids. The tiny model has a row of its embedding for each. */
 export const VOCABULARY = 512;
-/** The id with which rows are padded. It does not occur in a trajectory. */
+/** The padding token id of rows. It does not occur in a trajectory. */
 export const PAD_TOKEN_ID = 0;
 /** The smallest id in a trajectory. The smaller ones are special tokens of the tiny model's tokenizer. */
 const FIRST_ID = 4;

@@ -10,7 +10,7 @@ import { dockerMissing } from '../services/docker-daemon.ts';
 import { openRuntime, type RuntimeUnderTest, runtimeProblem } from '../services/runtime-provider.ts';
 
 const IMAGE_NAME = 'floe-transfers';
-/** Programs of the image in addition to those of every test image. */
+/** Programs of the image in addition to the programs of every test image. */
 const IMAGE_PROGRAMS = [
   ...['find', 'gzip', 'mktemp', 'ln', 'mkfifo', 'mknod', 'truncate', 'chmod', 'git', 'sed', 'date', 'mv', 'pwd'],
 ];

@@ -11,8 +11,8 @@ export type Case = {
   readonly backend: string;
   readonly name: string;
   /**
-   * Makes the transfer. Resolves to what it brought, which must not contain the secret, and to what else is wrong. Rejects with the error of
-   * the transfer, which must have an error code.
+   * Makes the transfer. `bytes` is everything that it transferred, which must not contain the secret. `wrong` lists other violations. Rejects
+   * with the error of the transfer, which must have an error code.
    */
   run(signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly wrong: readonly string[] }>;
 };

@@ -1,4 +1,4 @@
-// What agents leave in their sandbox where floe reads or writes files.
+// Files that agents leave in their sandbox where floe reads or writes files.
 import type { RandomSource } from '@floe-rl/core';
 
 /** A file, or something else, that an agent leaves at a path. */
@@ -6,8 +6,8 @@ export type Hazard = {
   /** What is at the path, as a noun phrase. */
   readonly name: string;
   /**
-   * Shell script that creates it at `$P`. `$CANARY` is the path of a secret file on the host, `$OUTSIDE` that of a directory on the host which
-   * nothing may change.
+   * Shell script that creates the hazard at `$P`. `$CANARY` is the path of a secret file on the host. `$OUTSIDE` is the path of a directory on
+   * the host that nothing may change.
    */
   readonly script: string;
   /** Returns the name of the file; absent for a random name. */
@@ -25,7 +25,7 @@ function plain(name: string, fileName: (random: RandomSource) => string): Hazard
   return { name, script: PLAIN, fileName, isPlain: true };
 }
 
-/** Returns a hazard that a background process keeps replacing, in turn with a plain file. */
+/** Returns a hazard with a background process that keeps replacing the path by the hazard and by a plain file, in turn. */
 function swapped(name: string, command: string): Hazard {
   const meanwhile = `end=$(( $(date +%s) + 20 )); while [ ! -e "$P.end" ] && [ "$(date +%s)" -lt $end ]; do ${command}; mv -fT "$P.new" "$P" 2>/dev/null; ${PLAIN.replace('"$P"', '"$P.new"')}; mv -fT "$P.new" "$P" 2>/dev/null; done; true`;
   return { name, script: PLAIN, meanwhile };

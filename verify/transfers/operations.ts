@@ -15,16 +15,16 @@ const WRITTEN = 'written by floe';
 
 export type Site = {
   readonly agent: Runtime;
-  /** A second sandbox, to which files are carried; the first one where an operation needs no second. */
+  /** The sandbox to which files are carried. It is the first sandbox when an operation needs no second sandbox. */
   readonly fresh: Runtime;
-  /** Path in the sandbox, which a hazard occupies. */
+  /** Path in the sandbox at which the agent has left a hazard. */
   readonly path: string;
   /** Directory on the host that is uploaded. */
   readonly uploads: string;
   readonly signal: AbortSignal;
 };
 
-/** What a transfer brought: everything that left the agent's sandbox or was written, to be searched for the secret. */
+/** What a transfer brought: all bytes that left the agent's sandbox or were written. They are searched for the secret. */
 export type Brought = {
   readonly bytes: Buffer;
   /** Whether the content of a plain file arrived; `null` where the operation does not transfer it. */
@@ -34,9 +34,9 @@ export type Brought = {
 /** A transfer. It rejects with an error that the caller judges. */
 export type Operation = {
   readonly name: string;
-  /** Whether it must succeed where the path is a plain file. */
+  /** Whether the operation must succeed when the path is a plain file. */
   readonly takesPlain?: boolean;
-  /** Whether it carries files to the second sandbox. */
+  /** Whether the operation carries files to the second sandbox. */
   readonly needsFresh?: boolean;
   run(site: Site): Promise<Brought>;
 };

@@ -12,7 +12,9 @@ import { makeSources } from './sources.ts';
 
 /** Number of times that an operation is made while the agent keeps replacing the path. */
 const RACES = 12;
-/** Time limit in milliseconds of an operation while the agent keeps replacing the path: a pipe may hold it up until its caller stops it. */
+/**
+ * Time limit in milliseconds of an operation while the agent keeps replacing the path. An operation that reads a pipe waits until this limit.
+ */
 const RACE_MS = 4_000;
 
 /** Returns a case for each source of an upload. */
@@ -48,7 +50,8 @@ export function patchCases(bench: Bench, guard: Guard): Case[] {
         await agent.writeFiles([{ path: 'evil.patch', content: Buffer.from(text(guard.outside), 'latin1') }], signal);
         const config = { repo_dir: null, patch_command: 'cat evil.patch', apply_timeout: 20, exclude_patterns: [] };
         const options = { evaluator: 'transfers', config, env: {}, clock: systemClock, signal };
-        // The paths of some of these patches are in the repository for git, so only what they change outside counts.
+        // git accepts the paths of some of these patches as paths in the repository, so the case does not require a refusal. The guard finds
+        // changes outside of the repository.
         const thrown = await carryPatch(agent, fresh, options).then(() => null, asFloeError);
         return { bytes: Buffer.alloc(0), wrong: thrown === null ? [] : [`it failed with ${thrown.message}`] };
       }),
@@ -72,7 +75,8 @@ async function withSandboxes<T>(
 
 /** Returns a case for each operation with each hazard. */
 export function hazardCases(bench: Bench, uploads: string, guard: Guard, random: RandomSource): Case[] {
-  // The local back end isolates nothing, so that an agent that still runs could change the files of the host itself.
+  // The local back end isolates nothing: an agent that still runs could change files of the host. Hazards with a running process are left out
+  // there.
   const hazards = HAZARDS.filter(({ meanwhile }) => meanwhile === undefined || bench.backend !== 'local');
   return OPERATIONS.flatMap((operation) =>
     hazards.map((hazard) => {

@@ -9,7 +9,7 @@ import type { Guard } from './guard.ts';
 export type HostileSource = {
   readonly name: string;
   readonly action: PrepareAction;
-  /** The error with which the upload must fail; `null` when it must succeed. */
+  /** The code of the error that the upload must fail with; `null` when it must succeed. */
   readonly code: ErrorCode | null;
 };
 

@@ -11,7 +11,7 @@ type Fields = {
   readonly isExtended?: boolean;
 };
 
-/** Headers of tar archives, also of those that no program makes. */
+/** Makes headers of tar archives, including headers that no archive program writes. */
 export const Header = {
   of({ name, type = '0', target = '', size = 0, rawSize, isExtended = false }: Fields): Buffer {
     const header = Buffer.alloc(BLOCK);

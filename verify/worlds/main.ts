@@ -1,4 +1,4 @@
-// `npm run verify -- worlds`: starts servers of OpenEnv, NeMo Gym and the Open Reward Standard from their own packages, plays episodes at them
+// `npm run verify -- worlds`: starts servers of OpenEnv, NeMo Gym and the Open Reward Standard from their own packages. Plays episodes at them
 // through a whole floe with the simulated engine, and ends a server in the middle of an episode. Every sampled token is compared with the
 // engine's ledger.
 //
@@ -41,7 +41,7 @@ async function run(play: Play): Promise<string | null> {
   return problemOf(play, result) ?? (mismatches.length === 0 ? null : 'tokens differ from the ledger of the engine');
 }
 
-/** Plays at a server that has ended: the session must fail as the fault of the infrastructure, without a reward. */
+/** Plays at a server that has ended. The session must fail with an infrastructure error and without a reward. */
 async function runWithoutServer(play: Play): Promise<string | null> {
   const environment = { ...play.environment, config: { ...play.environment.config, connect_seconds: 0 } };
   const [result] = await resultsOf(service.client, [{ ...taskOf(play), environment }]);

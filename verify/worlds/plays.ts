@@ -1,12 +1,12 @@
 import type { SessionResult, TaskRequestInput } from '@floe-rl/core/schema';
 import type { ScenarioInput } from '#floe/testing/index';
 
-/** An episode at a server, with the replies that the simulated policy gives and what must come of them. */
+/** An episode at a server, with the replies of the simulated policy, and the reward and text that must result. */
 export type Play = {
   readonly name: string;
   readonly service: string;
   readonly environment: NonNullable<TaskRequestInput['environment']>;
-  /** Replies of the policy in their order. */
+  /** Replies of the policy in the order of its turns. */
   readonly replies: NonNullable<ScenarioInput['rules']>[number]['reply'][];
   readonly reward: number;
   /** Text that the conversation must contain. */
@@ -34,7 +34,7 @@ const COUNTER_TOOLS = [
   },
 ];
 
-/** A row of NeMo Gym's own example data. */
+/** Returns a row in the form of NeMo Gym's own example data. */
 function counterRow(expected: number): object {
   const input = [{ role: 'user', content: 'add 1 then add 2 then get the count' }];
   return { responses_create_params: { input, tools: COUNTER_TOOLS }, initial_count: 3, expected_count: expected };
@@ -115,7 +115,7 @@ export const PLAYS: readonly Play[] = [
   },
 ];
 
-/** Returns the text by which the simulated policy knows the episode. */
+/** Returns the text in the prompt that tells the simulated policy which episode it plays. */
 function markOf({ name }: Play): string {
   return `Play ${name}.`;
 }

@@ -8,14 +8,14 @@ import { Child } from '../runner/child.ts';
 
 const PROGRAMS = join(repositoryRoot(), 'verify', 'worlds', 'programs');
 
-/** A server of another system, from its own package. */
+/** A server of another system, which is started from that system's own package. */
 export type WorldServer = {
-  /** Name of its settings in `plugins.services`. */
+  /** Name of the server's settings in `plugins.services`. */
   readonly service: string;
-  /** Python environment that has its package, and the packages. */
+  /** Name of the Python environment with the server's package, and the packages in it. */
   readonly environment: string;
   readonly packages: readonly string[];
-  /** Its program, and the arguments; `null` stands for an empty folder. */
+  /** Name of the server's program, and its arguments; `null` stands for the path of an empty folder. */
   readonly program: string;
   readonly args: readonly (string | null)[];
 };

@@ -20,8 +20,8 @@ const NUMBERS = [
 type Change = (changes: Readonly<Record<string, string | null>>) => void;
 
 /**
- * The filters of lists of sessions. All are in the address: as its parameters, unless `params` has them and `change` changes them. A change also
- * returns to the first page.
+ * The filters of lists of sessions. They are read from `params` and written by `change`; by default, both use the parameters of the address. A
+ * change also returns to the first page.
  */
 export function FilterForm({
   label = 'Filters',

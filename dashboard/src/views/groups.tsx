@@ -11,7 +11,7 @@ import { linkTo, route, setParams } from '../route.ts';
 
 const PAGE = 100;
 
-/** The groups of samples, and which of them teach something. */
+/** The groups of samples, and which of them have rewards that a trainer can learn from. */
 export function Groups(): JSX.Element {
   const { params } = route.value;
   const query = queryOf(params, { after: params.get('after'), limit: String(PAGE) });

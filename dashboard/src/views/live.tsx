@@ -18,7 +18,7 @@ import { linkTo, route } from '../route.ts';
 
 /** Time between two drawings while events arrive, in milliseconds. */
 const DRAW_MS = 250;
-/** Time after which the list is loaded once more, in milliseconds, because events can be missed and have no node. */
+/** Time in milliseconds after which the list is loaded once more. Events can be missed, and they do not contain the node of a session. */
 const RELOAD_MS = 10_000;
 const RECONNECT_MS = 1_000;
 

@@ -107,7 +107,7 @@ function Sessions({ sessions }: { sessions: readonly SessionView[] }): JSX.Eleme
   );
 }
 
-/** Whether a group with these usable rewards teaches nothing: it has several, and all are equal. */
+/** Whether a trainer learns nothing from a group with these usable rewards: there are several, and all are equal. */
 function isDegenerate(rewards: readonly number[]): boolean {
   return rewards.length > 1 && rewards.every((reward) => reward === rewards[0]);
 }

@@ -8,6 +8,6 @@ it.each([
   ['null', null, false],
   ['a text', 'a', false],
   ['undefined', undefined, false],
-])('recognizes whether %s is a record', (_, value, expected) => {
+])('isRecord recognizes whether %s is a record', (_, value, expected) => {
   expect(isRecord(value)).toBe(expected);
 });

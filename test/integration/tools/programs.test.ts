@@ -40,7 +40,7 @@ describe.each([
 it.each([
   ['lists', '--sessions', '1e3'],
   ['dapo', '--seed', 'x'],
-])('refuses the bench %s with a wrong value of %s in one line', (name, option, value) => {
+])('the bench %s refuses a wrong value of %s in one line', (name, option, value) => {
   const { status, stdout, stderr } = run('bench/main.js', name, option, value);
   expect(status).toBe(2);
   expect(stdout).toBe('');

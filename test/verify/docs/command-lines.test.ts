@@ -17,7 +17,7 @@ function problems(text: string): string[] {
   return checkCommandLines(block(text), program, names).map(({ where, problem }) => `${where} ${problem}`);
 }
 
-it('accepts commands and options that exist, wherever they are in a line', () => {
+it('the check accepts commands and options that exist, wherever they are in a line', () => {
   const lines = [
     'FLOE_URL=x floe up --sim --port=8080 # floe nothing --here',
     "floe engines add http://a \\\n  --kind sglang | grep '--none'",
@@ -28,7 +28,7 @@ it('accepts commands and options that exist, wherever they are in a line', () =>
   expect(problems(lines.join('\n'))).toEqual([]);
 });
 
-it('reports commands, options and programs that do not exist, with their line', () => {
+it('the check reports commands, options and programs that do not exist, with their line', () => {
   const lines = ['floe up --simulated', 'floe down', 'true && floe engines add --sort x', 'npm run verify -- fautls'];
   expect(problems(lines.join('\n'))).toEqual([
     'a.md:10 floe up has no option --simulated',
@@ -38,7 +38,7 @@ it('reports commands, options and programs that do not exist, with their line', 
   ]);
 });
 
-it('recognises blocks that only start verification programs and benches', () => {
+it('startsPrograms recognises blocks that only start verification programs and benches', () => {
   expect(startsPrograms(block('# first\nnpm run verify -- faults   # all\nnpm run bench -- x\n'))).toBe(true);
   expect(startsPrograms(block('npm run verify -- faults\nfloe up\n'))).toBe(false);
 });

@@ -13,12 +13,12 @@ it.each([
   ['a config file', 'yaml', 'server: { retain_tasks_hours: 72 }\n', 'server: { retain: 72 }'],
   ['scenarios', 'yaml', 'scenarios: [{ name: a, rules: [{ reply: [{ text: hi }] }] }]\n', 'scenarios: [{ nam: a }]'],
   ['environment groups', 'yaml', 'environments: { A: { type: sokoban } }\n', 'environments: { A: { kind: sokoban } }'],
-])('checks %s against its schema', (_, language, valid, invalid) => {
+])('checkData checks %s against its schema', (_, language, valid, invalid) => {
   expect(check(language, valid)).toEqual({ forms: 1, problems: [] });
   expect(check(language, invalid).problems).toHaveLength(1);
 });
 
-it('only parses data of other programs and replies of floe', () => {
+it('checkData only parses data of other programs and replies of floe', () => {
   expect(check('yaml', 'apiVersion: v1\nkind: Pod\n')).toEqual({ forms: 0, problems: [] });
   expect(check('json', '{"outcome": "completed", "reward": 1}')).toEqual({ forms: 0, problems: [] });
   expect(check('json', '{"outcome": }').problems).toHaveLength(1);

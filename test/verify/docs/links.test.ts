@@ -16,7 +16,7 @@ function write(path: string, text: string): void {
   writeFileSync(join(root, path), text);
 }
 
-it('reports links to missing files and headings, and follows all others', () => {
+it('the check reports links to missing files and headings, and follows all others', () => {
   write('README.md', '# A\n\n[docs](docs/README.md#b) [out](https://example.org/x) [mail](mailto:a@b)\n');
   write(
     'docs/README.md',
@@ -31,7 +31,7 @@ it('reports links to missing files and headings, and follows all others', () => 
   ]);
 });
 
-it('reports pages that the index does not link', () => {
+it('the check reports pages that the index does not link', () => {
   write('README.md', '# A\n');
   write('docs/README.md', '# B\n\n- [C](c.md)\n');
   write('docs/c.md', '# C\n');
@@ -41,7 +41,7 @@ it('reports pages that the index does not link', () => {
   ]);
 });
 
-it('reports addresses of a site that are absolute, that lead nowhere, or that load something from elsewhere', () => {
+it('the check reports addresses of a site that are absolute, that lead nowhere, or that load something from elsewhere', () => {
   write('docs/a.html', '<h2 id="x"></h2><a href="b.html#y"></a><a href="#x"></a><a href="https://example.org"></a>');
   write(
     'docs/b.html',

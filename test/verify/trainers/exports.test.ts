@@ -7,7 +7,7 @@ import { writeOwnRows } from '../../../verify/trainers/exports.ts';
 import { sabotagedResults } from '../../../verify/trainers/sabotage.ts';
 import { randomTrajectories } from '../../../verify/trainers/trajectories.ts';
 
-it('writes the results without a defect, and the rows of the defective ones with advantages in both encodings', () => {
+it('writeOwnRows writes the results without a defect, and the rows of the defective results with advantages in both encodings', () => {
   const folder = mkdtempSync(join(tmpdir(), 'floe-exports-'));
   onTestFinished(() => rmSync(folder, { recursive: true }));
   const results = randomTrajectories(8, seededRandom(3), { oneTrace: true });

@@ -18,7 +18,7 @@ function search(list: string): string {
   return `for o in $(${list}); do if git cat-file -p "$o" | grep -q "a + b"; then git cat-file -p "$o" > calc.py; break; fi; done`;
 }
 
-/** Agents that copy the solution from the git history, from which the task removes it. */
+/** Agents that copy the solution from the git history. The task removes the solution from the history before the agent starts. */
 export const HISTORY_CHEATS: readonly Cheat[] = [
   copies('a branch', 'git checkout -q fix -- calc.py'),
   copies('the tag of a later version', 'git checkout -q v2 -- calc.py'),

@@ -24,7 +24,7 @@ function tests(name: string, command: string, more: Partial<Cheat> = {}): Cheat 
   return { name, kind: 'tests', work: repository(), command, unprotected: OPEN, ...more };
 }
 
-/** Returns a cheat that grading cannot be deceived by, even without a protection, so no unprotected form exists. */
+/** Returns a cheat that gets no reward even when the evaluator has no protection, so it has no unprotected form. */
 function never(name: string, command: string, work: Work = repository()): Cheat {
   return { name, kind: 'tests', work, command };
 }

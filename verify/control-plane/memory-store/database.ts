@@ -62,7 +62,7 @@ export class MemoryDatabase {
     return () => this.listeners.delete(entry);
   }
 
-  /** Sends a message to all listeners except those that were subscribed with the same `owner`, the sending store. */
+  /** Sends a message to all listeners except the listeners of the sending store, which were subscribed with the same `owner`. */
   announce(owner: object, message: string): void {
     for (const entry of [...this.listeners]) if (entry.owner !== owner) entry.listener(message);
   }

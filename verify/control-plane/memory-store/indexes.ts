@@ -71,7 +71,10 @@ export class SortedIndex<Row> implements TableIndex<Row> {
     return this.groups.get(value) ?? [];
   }
 
-  /** Returns at most `limit` rows of a group from the first one for which `isAfter` holds. It must hold for all rows after that one, too. */
+  /**
+   * Returns at most `limit` rows of a group, beginning with the first row for which `isAfter` is true. It must be true for all later rows,
+   * too.
+   */
   from(value: string, isAfter: (row: Row) => boolean, limit: number): Row[] {
     const rows = this.of(value);
     const start = firstIndex(rows, isAfter);
@@ -97,7 +100,10 @@ export class SortedIndex<Row> implements TableIndex<Row> {
   }
 }
 
-/** Returns the index of the first row for which `holds` is true, given that it is true for all later rows; the length when there is none. */
+/**
+ * Returns the index of the first row for which `holds` is true; the number of rows when there is none. `holds` must be true for all later
+ * rows, too.
+ */
 function firstIndex<Row>(rows: readonly Row[], holds: (row: Row) => boolean): number {
   let low = 0;
   let high = rows.length;

@@ -124,7 +124,7 @@ export class MemoryState {
   readonly cancelPending = new GroupIndex<SessionRow>((row) => (row.cancel_requested === 1 ? row.node_id : null));
   /** Queued sessions by trainer, in the order in which they are leased. */
   readonly queue = new SortedIndex<SessionRow>(queuedOf, byPlace);
-  /** The same, with the longest expected duration first. */
+  /** Queued sessions by trainer, the session with the longest expected duration first. */
   readonly longestQueue = new SortedIndex<SessionRow>(queuedOf, byDuration);
   readonly resultsByTask = new SortedIndex<StoredResult>((row) => row.task_id, byCursor);
   readonly resultsByTrainer = new SortedIndex<StoredResult>((row) => row.trainer, byCursor);

@@ -31,8 +31,8 @@ const KINDS: readonly FaultKind[] = [
 ];
 
 /**
- * Engine faults that no client of the engine can detect. With these faults, the trained tokens equal those that the engine reported, but
- * not those that it sampled according to its ledger.
+ * Engine faults that no client of the engine can detect. With these faults, the trained tokens equal the tokens that the engine reported, but
+ * not the tokens in its ledger, which it really sampled.
  */
 const UNDETECTABLE: readonly FaultKind[] = ['off_by_one_logprobs', 'foreign_ids'];
 

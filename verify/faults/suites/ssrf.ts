@@ -44,8 +44,8 @@ const REFUSED_URLS = [
 const RUNS = REFUSED_URLS.length + 1;
 
 /**
- * Suite S18: submits tasks with callback URLs that would make the server send requests to itself, to the cloud's metadata service or to any
- * other host that is not a trainer (SSRF).
+ * Suite S18: submits tasks with callback URLs that would make the server send requests to hosts that are not trainers (SSRF). Such hosts are
+ * the server itself, the cloud's metadata service and all others.
  */
 export const ssrf: Suite = {
   id: 'S18',

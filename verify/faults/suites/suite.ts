@@ -18,7 +18,7 @@ export type Suite = {
   /** The guarantee that the suite checks, as a short sentence. */
   readonly title: string;
   readonly runs: { readonly full: number; readonly quick: number };
-  /** The stores (`sqlite`, `postgres`) with which the suite runs; all stores when absent. */
+  /** The stores (`sqlite`, `postgres`) that the suite runs with; all stores when absent. */
   readonly stores?: readonly string[];
   /** Returns what this machine lacks for the suite, such as a missing package; `null` when the suite can run. */
   readonly whyNot?: () => Promise<string | null>;

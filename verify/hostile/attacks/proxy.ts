@@ -23,8 +23,8 @@ my $call = '{"model":"policy","messages":[{"role":"user","content":"Say somethin
 `;
 
 /**
- * Returns an attack on the proxy. Its session must record exactly `completions` model calls, including the one that the agent makes before
- * the attack.
+ * Returns an attack on the proxy. Its session must record exactly `completions` model calls. The count includes the call that the agent makes
+ * before the attack.
  */
 function requests(name: string, body: string, completions = 1, more: Partial<Attack> = {}): Attack {
   return {

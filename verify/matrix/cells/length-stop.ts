@@ -1,7 +1,7 @@
 import type { Cell } from '../cell.ts';
 import { call, FINAL, grader, mainScenario, say, sideScenario, think } from '../script.ts';
 
-/** Maximum reply length in tokens that the task sets. Every reply of the test case fits, except the one that must be cut. */
+/** Maximum reply length in tokens that the task sets. Every reply of the test case fits, except the reply that must be cut. */
 const BOUND = 160;
 const LONG_TEXT = 'The file is written, and this is a very long report about a very small thing. '.repeat(30);
 

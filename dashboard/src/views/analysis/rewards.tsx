@@ -14,7 +14,7 @@ import { Measured, sessionsWith, useMeasures, useTotals } from './sums.tsx';
 const GROUPS = 1000;
 const MAX_VERSIONS = 60;
 
-/** The parts of the rewards, and the sessions and groups that teach nothing, with the reasons. */
+/** The parts of the rewards, and the sessions and groups that a trainer learns nothing from, with the reasons. */
 export function Rewards({ query }: { query: string }): JSX.Element {
   const parts = useMeasures(['reward'], ['source', 'version'], query);
   const unusable = useTotals(['unusable'], query);

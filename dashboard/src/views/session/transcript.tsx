@@ -169,7 +169,7 @@ function Picture({ url }: { url: string }): JSX.Element {
   return <p class="quiet">[image at {visible(url.slice(0, 200))}]</p>;
 }
 
-/** A text of an agent, its beginning at first. */
+/** A text of an agent. Only its beginning is shown at first. */
 export function Text({ text }: { text: string }): JSX.Element {
   const isWhole = useSignal(false);
   const shown = isWhole.value ? text : beginning(text);

@@ -19,7 +19,7 @@ type Change = {
   readonly perfectPlay?: PerfectPlay;
 };
 
-/** Returns an environment that guesses a number, with a change. */
+/** Returns the number-guessing environment with some of its methods replaced. */
 function changed({ environment, perfectPlay }: Change): EnvironmentDefinition {
   return defineEnvironment({
     name: 'changed',
@@ -39,7 +39,7 @@ function changed({ environment, perfectPlay }: Change): EnvironmentDefinition {
   });
 }
 
-/** Returns a change of the results of steps. */
+/** Returns a change of the environment in which `change` replaces the result of each step. */
 function withStep(change: (result: StepResult, isTool: boolean) => StepResult): Change {
   return {
     environment: (sound) => ({

@@ -8,7 +8,7 @@ import { createEnvironment, playReplies, scoreOf } from './episodes.ts';
 
 const { signal } = new AbortController();
 
-/** Configurations beside the default, which is checked for every environment. */
+/** Configurations that are checked in addition to the default configuration of every environment. */
 const CONFIGS: readonly (readonly [name: string, config: object])[] = [
   ...ENVIRONMENTS.map(({ name }): [string, object] => [name, {}]),
   ['sokoban', { dim_room: [7, 8], num_boxes: 2, action_format: 'text' }],
@@ -119,7 +119,7 @@ describe.each(CONFIGS)('%s with %j', (name, config) => {
     const hashes = new Set<string | undefined>();
     for (let seed = 0; seed < 20; seed++) hashes.add((await environment.reset(seed))?.stateHash);
     await environment.close();
-    // The first board of tic-tac-toe as x is always empty.
+    // In tic-tac-toe the agent plays x and moves first, so the first board is empty for every seed.
     expect(hashes.size).toBeGreaterThan(name === 'tic_tac_toe' ? 0 : 2);
   });
 });

@@ -12,7 +12,7 @@ export function createEnvironment(definition: EnvironmentDefinition, config: unk
   return definition.create(parseEnvironmentConfig(definition, config), { signal });
 }
 
-/** Starts an episode that exists. */
+/** Starts an episode. Throws an Error when the environment has no episode for the seed. */
 export async function startEpisode(
   definition: EnvironmentDefinition,
   config: unknown = {},
@@ -24,7 +24,7 @@ export async function startEpisode(
   return { environment, first };
 }
 
-/** Plays replies until the episode ends. Returns the results of the steps. */
+/** Plays the replies in order until the episode ends. Returns the results of the steps. */
 export async function playReplies(
   environment: Environment,
   replies: readonly AssistantMessage[],

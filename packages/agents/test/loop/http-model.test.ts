@@ -14,12 +14,12 @@ const saying = (content: string): Handler => {
     });
 };
 
-/** Pauses of the model. None of them takes time. */
+/** The pauses between the tries of a call, in ms. `hastyClock` ends each pause at once. */
 const pauses: number[] = [];
 const hastyClock: Clock = {
   ...systemClock,
   schedule(delayMs, callback) {
-    // The time limit of a try is longer than any pause.
+    // A longer delay is the time limit of a try.
     if (delayMs > 100_000) return systemClock.schedule(delayMs, callback);
     pauses.push(delayMs);
     return systemClock.schedule(0, callback);

@@ -82,7 +82,7 @@ async function loopOf({ replies, tools = [], options = {}, hints = false, turns 
 
 const order: string[] = [];
 
-/** A tool that notes when it starts and when it ends. */
+/** Returns a tool that records when it starts and when it ends. */
 function noting<Effect extends 'none' | 'environment' | 'agent'>(name: string, effect: Effect): AnyTool {
   return defineTool({
     name,
@@ -298,9 +298,9 @@ describe('hints', () => {
   });
 });
 
-/** Malformed replies, by the kind as which the loop counts them. */
+/** Malformed replies, by the kind under which the loop counts them. */
 const MALFORMED: Readonly<Record<string, readonly AssistantMessage[]>> = {
-  // Calls that an engine leaves in the text because it cannot parse them, as models of several families write them.
+  // Tool calls in the formats of several model families. The engine leaves them in the text because it cannot parse them.
   bad_json: [
     ...[
       '<tool_call>\n{"name": "move", "arguments": {"direction": "up"\n</tool_call>',

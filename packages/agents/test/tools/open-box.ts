@@ -59,7 +59,7 @@ export class TestBox {
   }
 }
 
-/** What toolsets are given in a session without anything. */
+/** The context of toolsets in a session without a sandbox, an environment, skills and services. */
 const NOTHING: ToolsetContext = {
   ...{ box: null, environment: null, seed: 0, metadata: {}, skills: [], services: {}, mcpServers: [] },
   openTools: () => Promise.reject(new Error('there are no further tools')),

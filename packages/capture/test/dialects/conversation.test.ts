@@ -11,7 +11,7 @@ import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
 
-it('does not keep the long text from which it cuts a note', () => {
+it('a note does not keep the long text that it was cut from', () => {
   const kept: (readonly string[])[] = [];
   collectGarbage();
   const before = getHeapStatistics().used_heap_size;

@@ -198,7 +198,7 @@ describe('a broken file of another system', () => {
   });
 });
 
-/** Returns the end of a ZIP64 file that states where the record of its list of entries is. */
+/** Returns the end of a ZIP64 file. It states that the record with the list of entries is at `offset`. */
 function zipWithListAt(offset: bigint): Buffer {
   const bytes = Buffer.alloc(142);
   bytes.writeUInt32LE(0x07064b50, 100);

@@ -32,7 +32,7 @@ function clientOf(filters: SessionFilter[]): FloeClient {
   return client as unknown as FloeClient;
 }
 
-it('skips and counts sessions that are gone or unreadable, and reads the others in the order of their samples', async () => {
+it('an export skips and counts sessions that are gone or unreadable, and reads the others in the order of their samples', async () => {
   const filters: SessionFilter[] = [];
   const sessions = new ServerSessions(clientOf(filters), { source: 'x' }, new AbortController().signal);
   const rows = [];
@@ -47,7 +47,7 @@ it('skips and counts sessions that are gone or unreadable, and reads the others 
   ]);
 });
 
-it('fails when the server cannot be reached, instead of leaving sessions out', async () => {
+it('an export fails when the server cannot be reached, instead of leaving sessions out', async () => {
   const client = clientOf([]);
   client.trajectory = () => Promise.reject(new FloeError('peer_unreachable', 'is not running'));
   const rows = new ServerSessions(client, {}, new AbortController().signal).rows();

@@ -140,7 +140,10 @@ function read(ids: readonly number[], mask: readonly number[], logprobs: readonl
   return { ids, mask, logprobs: logprobs.flatMap((logprob, at) => (mask[at] === 1 ? [Math.fround(logprob)] : [])) };
 }
 
-/** Returns the traces that an export must contain, from the results alone: in the order of tasks, samples and traces. */
+/**
+ * Returns the traces that an export must contain, computed from the results without floe's formats. They are in the order of tasks, samples
+ * and traces.
+ */
 function expectedTraces(
   results: readonly SessionResult[],
 ): { readonly trace: Trace; readonly result: SessionResult }[] {

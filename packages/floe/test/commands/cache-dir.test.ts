@@ -13,12 +13,12 @@ it.each([
   ['', join(homedir(), '.cache')],
   ['relative', join(homedir(), '.cache')],
   ['/var/cache', '/var/cache'],
-])('is in the cache directory of the user when XDG_CACHE_HOME is %j', (value, expected) => {
+])('the cache is in the cache directory of the user when XDG_CACHE_HOME is %j', (value, expected) => {
   vi.stubEnv('XDG_CACHE_HOME', value);
   expect(cacheDir()).toBe(join(expected, 'floe'));
 });
 
-it('makes the path of the harness directory absolute', () => {
+it('the path of the harness directory is made absolute', () => {
   vi.stubEnv('FLOE_HARNESS_DIR', 'here');
   expect(harnessDir()).toBe(join(process.cwd(), 'here'));
   vi.stubEnv('FLOE_HARNESS_DIR', '');

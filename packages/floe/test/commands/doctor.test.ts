@@ -12,7 +12,7 @@ const CAPABILITIES: RuntimeCapabilities = {
 };
 const WEAKNESS = { problem: 'runtime.cpus has no effect', remedy: 'use control groups' };
 
-it('reports the system call filter and the limits of a runtime that works, and no remedy', () => {
+it('floe doctor reports the system call filter and the limits of a runtime that works, and no remedy', () => {
   const description = {
     isolation: 'with a filter that denies 9 system calls',
     weaknesses: [],
@@ -28,7 +28,7 @@ it('reports the system call filter and the limits of a runtime that works, and n
   ]);
 });
 
-it('reports each limit that the machine cannot enforce as a warning, which is not a failure', () => {
+it('floe doctor reports each limit that the machine cannot enforce as a warning, which is not a failure', () => {
   const description = { isolation: 'with a filter', weaknesses: [WEAKNESS], capabilities: CAPABILITIES };
   const [, warning] = backendFindings('bubblewrap', { problem: null, description });
   expect(warning).toEqual({
@@ -39,13 +39,13 @@ it('reports each limit that the machine cannot enforce as a warning, which is no
   });
 });
 
-it('reports only the problem of a runtime that does not work', () => {
+it('floe doctor reports only the problem of a runtime that does not work', () => {
   expect(backendFindings('bubblewrap', { problem: PROBLEM })).toEqual([
     { part: 'runtime bubblewrap', ok: false, text: PROBLEM.problem, remedy: PROBLEM.remedy },
   ]);
 });
 
-it('does not report a machine without a container engine as a failure', () => {
+it('floe doctor does not report a machine without a container engine as a failure', () => {
   const problem = { problem: 'the container engine does not respond', remedy: 'start docker' };
   expect(backendFindings('docker', { problem })).toEqual([
     { part: 'runtime docker', ok: true, text: `not available: ${problem.problem}`, remedy: problem.remedy },

@@ -90,7 +90,7 @@ describe('--tokens-file', () => {
   });
 });
 
-it('reads one or more callback secrets from a file, else the environment, else the floe home', () => {
+it('a server reads one or more callback secrets from a file, else the environment, else the floe home', () => {
   expect(serverSecrets({ auth: false }).callback_secrets).toEqual([]);
   file('callback-secret', 'whsec_home\n');
   expect(serverSecrets({ auth: false }).callback_secrets).toEqual(['whsec_home']);
@@ -100,14 +100,14 @@ it('reads one or more callback secrets from a file, else the environment, else t
   expect(serverSecrets({ auth: false, callbackSecretFile }).callback_secrets).toEqual(['whsec_new', 'whsec_old']);
 });
 
-it('reads the key of an engine from a file or the environment', () => {
+it('a command reads the key of an engine from a file or the environment', () => {
   expect(engineKey(undefined)).toBeUndefined();
   vi.stubEnv('FLOE_ENGINE_API_KEY', 'environment-token');
   expect(engineKey(undefined)).toBe('environment-token');
   expect(engineKey(file('key', 'file-token\n'))).toBe('file-token');
 });
 
-it('accepts no secret as an argument of any command', () => {
+it('no command accepts a secret as an argument', () => {
   const program = new Command();
   for (const register of [registerServer, registerUp, registerGateway, registerEngines]) register(program);
   withConnectionOptions(program.command('any'));

@@ -12,10 +12,10 @@ import type { ReusableRuntime } from '../../src/gateway/session/reusable-runtime
 import { ReusedRuntimes, type ReuseEvent } from '../../src/gateway/session/reused-runtimes.ts';
 import { Sandboxes, StartLimits } from '../../src/gateway/session/sandbox.ts';
 
-/** A session in a sandbox that others use too. */
+/** A session in a sandbox that other sessions use before or after it. */
 type Session = { readonly reusable: ReusableRuntime; readonly runtime: Runtime; readonly egress: Server | null };
 
-/** A pool with the sandboxes of one back end, and what the tests do with it. */
+/** Makes a pool with the sandboxes of one back end, and functions that begin and end sessions. */
 export function pool(bench: Workbench, backend: RuntimeBackend) {
   const events: ReuseEvent[] = [];
   const reused = new ReusedRuntimes({

@@ -202,7 +202,7 @@ it('the session environment contains every variable that agents read', () => {
   });
 });
 
-it("gives an agent the base URLs under the names that LiteLLM reads, Google's with the version of the API", () => {
+it("an agent gets the base URLs under the names that LiteLLM reads, Google's with the version of the API", () => {
   expect(shellEnv()).toMatchObject({
     ANTHROPIC_API_BASE: 'http://h:1/s/k',
     OPENAI_API_BASE: 'http://h:1/s/k/v1',

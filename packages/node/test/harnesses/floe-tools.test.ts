@@ -101,6 +101,6 @@ describe.each(unsupported.map((adapter): [string, HarnessAdapter] => [adapter.na
   });
 });
 
-it('covers the harnesses that have no MCP servers', () => {
+it('the list of unsupported harnesses has every harness without MCP servers', () => {
   expect(unsupported.map(({ name }) => name).sort()).toEqual(['mini_swe_agent', 'pi', 'shell']);
 });

@@ -22,7 +22,7 @@ it.each([
     'deadline_exceeded',
   ],
   ['runtime_failed for a reason without a code', new Error('enough'), 'runtime_failed'],
-])('rejects a command that does not end after SIGKILL with %s', async (_, reason, code) => {
+])('a command that does not end after SIGKILL is rejected with %s', async (_, reason, code) => {
   const clock = new VirtualClock();
   let kills = 0;
   let spawned = (): void => {};

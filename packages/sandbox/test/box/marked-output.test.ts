@@ -8,7 +8,7 @@ const MARKER = markerOf('nonce');
 describe('output with markers', () => {
   it('divides the stream at the marker, wherever the chunks divide it', () => {
     const bytes = fc.uint8Array({ maxLength: 40 }).map((array) => Buffer.from(array));
-    // Starts of the marker are likely in this text.
+    // This text consists of the marker's characters, so it often contains the start of a marker.
     const tricky = fc
       .array(fc.constantFrom('\x1e', 'n', 'o', 'c'), { maxLength: 20 })
       .map((letters) => Buffer.from(letters.join('')));

@@ -63,7 +63,8 @@ describe('the child runner', () => {
   it('loses no output when the event loop is late after the exit of a command whose output is unread', async () => {
     const go = join(folder(), 'go');
     const runner = runnerOf({
-      // The exits of both commands are handled after this, and the output of the first is not read in between.
+      // The event loop is blocked from the line of the second command until the first command has exited. Both exits are handled after that,
+      // and the output of the first command is still unread.
       onReply: ({ type }) => {
         if (type !== 'line') return;
         writeFileSync(go, '');

@@ -21,25 +21,25 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(root, { recursive: true, force: true }));
 
-it('finds the commit of a branch, a tag or a hash', () => {
+it('commitOf finds the commit of a branch, a tag or a hash', () => {
   const head = git('rev-parse', 'HEAD');
   git('tag', 'v1');
   expect(['HEAD', 'v1', head.slice(0, 8)].map((ref) => commitOf(root, ref))).toEqual([head, head, head]);
 });
 
-it.each(['no-such-branch', '--help', ''])('refuses %j, which names no commit', (ref) => {
+it.each(['no-such-branch', '--help', ''])('commitOf refuses %j, which names no commit', (ref) => {
   expect(() => commitOf(root, ref)).toThrow(
     new RequestError(`there is no commit "${ref}"; name a branch, a tag or a hash of this checkout`),
   );
 });
 
-it('refuses a commit that has no starter of benches', () => {
+it('checkOut refuses a commit that has no starter of benches', () => {
   expect(() => checkOut(root, commitOf(root, 'HEAD'))).toThrow(
     /has no tools\/run\.js, so it is too old to be compared/,
   );
 });
 
-it('lists uncommitted changes of what is compiled, and no others', () => {
+it('changedFiles lists uncommitted changes of compiled files, and no others', () => {
   expect(changedFiles(root)).toEqual([]);
   writeFileSync(join(root, 'packages', 'a.ts'), '2');
   writeFileSync(join(root, 'README.md'), '');

@@ -17,7 +17,7 @@ const SERVER = `
   require('node:http').createServer((_, response) => response.end()).listen(Number(process.argv[1]), '127.0.0.1');
 `;
 
-it('counts the CPU time of a server and of a process that it ran, and ends the server', async () => {
+it('treeCpuUs counts the CPU time of a server and of a process that it ran, and close ends the server', async () => {
   const readyUrl = `http://127.0.0.1:${await freePort()}`;
   const server = await startServer({
     program: process.execPath,
@@ -31,7 +31,7 @@ it('counts the CPU time of a server and of a process that it ran, and ends the s
   await expect(fetch(readyUrl)).rejects.toThrow();
 });
 
-it('quotes the output of a server that ends before it answers', async () => {
+it('startServer quotes the output of a server that ends before it answers', async () => {
   const start = startServer({
     program: process.execPath,
     args: ['-e', 'console.error("no key is set"); process.exit(3)'],

@@ -9,7 +9,10 @@ export type Asked = {
 
 export type HttpServer = { readonly url: string; readonly asked: Asked[]; close(): Promise<void> };
 
-/** Starts a server whose requests a test answers. An object is sent as JSON; a text as it is; `undefined` is left to the test. */
+/**
+ * Starts a server that sends what `answer` returns: an object as JSON, and a text as it is. When `answer` returns `undefined`, the test
+ * answers later through `reply`.
+ */
 export async function startHttpServer(
   answer: (asked: Asked, reply: ServerResponse) => object | string | undefined,
 ): Promise<HttpServer> {

@@ -38,7 +38,7 @@ async function open(answer: Parameters<typeof startHttpServer>[0], config: objec
   return definition.create(parsed, { signal: new AbortController().signal, services });
 }
 
-/** Answers everything with a status. */
+/** Returns a handler that answers every request with this status and text. */
 function failing(status: number, text: string): Parameters<typeof startHttpServer>[0] {
   return (_, reply) => {
     reply.statusCode = status;

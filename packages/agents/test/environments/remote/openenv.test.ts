@@ -30,7 +30,7 @@ afterEach(async () => {
 
 type World = Omit<SocketServerOptions, 'pages'> & { readonly action?: object };
 
-/** Starts a server and returns an environment of it. */
+/** Starts a server with these messages, and returns an environment that plays at it. */
 async function open({ action = ACTION, ...world }: World, config: object = {}): Promise<Environment> {
   server = await startSocketServer({ ...world, pages: { '/schema': { action } } });
   const definition = findEnvironment('openenv', REMOTE_ENVIRONMENTS);
@@ -54,7 +54,7 @@ function calls(...list: readonly (readonly [name: string, args: string])[]): Ass
   return { role: 'assistant', content: null, tool_calls };
 }
 
-/** A world that echoes, and ends with the message "bye". */
+/** Handler of a world that repeats each message of the agent, and whose episode ends with the message "bye". */
 function echo(message: { readonly type: string; readonly data?: unknown }, connection: Connection): void {
   if (message.type === 'reset') connection.send(observed({ text: 'hello', metadata: { hidden: 1 } }));
   if (message.type !== 'step') return;
@@ -242,7 +242,7 @@ describe('a world of an OpenEnv server', () => {
     await world.reset(0);
     const [connection] = server?.connections ?? [];
     connection?.send(observed({ echo: 'late', length: 4 }, { reward: 1 }));
-    // The answer to the next action comes after the message, which must not pass for it.
+    // The environment must not take this message for the answer to the next action, which arrives later.
     await expect(
       (async () => {
         for (;;) await world.step(calls(['act', '{"message": "a"}']));

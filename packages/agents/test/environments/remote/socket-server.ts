@@ -5,22 +5,22 @@ import type { Duplex } from 'node:stream';
 
 const GUID = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
 
-/** A connection of a client, on which a test sends what it wants. */
+/** A connection of a client. A test sends messages on it. */
 export type Connection = {
   readonly headers: IncomingMessage['headers'];
   send(message: unknown): void;
   sendText(text: string): void;
   sendBytes(bytes: Buffer): void;
-  /** Ends the TCP connection without a word. */
+  /** Ends the TCP connection without a close frame. */
   cut(): void;
-  /** Stops answering heartbeats. */
+  /** Whether the connection answers heartbeats. The default is true. */
   answersPings: boolean;
   pings: number;
   readonly received: unknown[];
 };
 
 export type SocketServerOptions = {
-  /** JSON of `GET` requests by their path. */
+  /** JSON replies to `GET` requests, by path. */
   readonly pages?: Readonly<Record<string, unknown>>;
   onOpen?(connection: Connection): void;
   onMessage?(message: { readonly type: string; readonly data?: unknown }, connection: Connection): void;
@@ -32,7 +32,7 @@ export type SocketServer = {
   close(): Promise<void>;
 };
 
-/** Starts a server that answers WebSockets with what a test prescribes; short messages only from the client. */
+/** Starts a WebSocket server that answers as a test prescribes. The client may send only short messages. */
 export async function startSocketServer(options: SocketServerOptions): Promise<SocketServer> {
   const connections: Connection[] = [];
   const sockets = new Set<Duplex>();

@@ -6,7 +6,7 @@ import { type PythonPlugin, pythonPluginSchema } from '../../../src/host/python/
 import { PythonProcess } from '../../../src/host/python/python-process.ts';
 
 const path = join(import.meta.dirname, '..', 'plugins', 'python');
-/** Begins an episode whose code asks its node for nothing. */
+/** Begins an episode whose code sends no request to its node. */
 const begin = (process: PythonProcess) => process.begin(asksNothing, new AbortController().signal);
 const asksNothing = () => Promise.reject(new Error('it asks nothing'));
 
@@ -82,7 +82,7 @@ describe('a Python process', () => {
       code: 'plugin_failed',
       message: 'code of this episode, in step: plugins.python.it: its process ended (SIGKILL)',
     });
-    // This one waits for its turn when the process ends.
+    // The neighbour's step waits for its turn when the process ends.
     const waiting = expect(neighbour.call('step', said('1'))).rejects.toMatchObject({ code: 'runtime_failed' });
     await Promise.all([killed, waiting]);
     await expect(neighbour.call('step', said('1'))).rejects.toMatchObject({ code: 'runtime_failed' });
@@ -107,7 +107,7 @@ describe('a Python process', () => {
   it('runs as many episodes at the same time as it has threads', async () => {
     const process = await started(pluginOf('worlds:Meeting', { threads: 2 }));
     const episodes = [begin(process), begin(process)];
-    // Each waits in its reset for the other one.
+    // Each episode waits in its reset until the other episode has reached its reset, too.
     const observed = await Promise.all(episodes.map((episode) => episode.call('reset', reset)));
     expect(observed).toMatchObject([{ content: 'met' }, { content: 'met' }]);
   });
@@ -121,7 +121,7 @@ describe('a Python process', () => {
       code: 'plugin_failed',
       message: expect.stringContaining('step did not return within 60 s'),
     });
-    // The permit is taken in a later turn, so that the deadline exists then.
+    // The step gets its permit in a later turn of the event loop, and only then has a deadline.
     await new Promise(setImmediate);
     await clock.advance(60_000);
     await step;

@@ -89,7 +89,7 @@ describe('the processes that run agents', () => {
     const host = hostWith({ obedient: OBEDIENT });
     const innocent = host.run(orderFor('obedient'), saying(['hm']), signal);
     innocent.catch(() => {});
-    // The innocent episode waits for the model before the other begins.
+    // The innocent episode waits for the model before the other episode begins.
     await new Promise<void>((resolve) => {
       const waiting = host.run(orderFor('obedient'), saying(['hm'], resolve), signal);
       waiting.catch(() => {});

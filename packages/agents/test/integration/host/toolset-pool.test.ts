@@ -7,7 +7,7 @@ import type { OpenToolset } from '../../../src/tools/toolset.ts';
 const NODE = { key: 'vm', scope: 'node' } as const;
 const GROUP = { key: 'vm', scope: 'group' } as const;
 
-/** A pool, with a function that opens toolsets, and what happens to them in its order. */
+/** Makes a pool and a function that opens toolsets. `events` lists what happens to the toolsets, in order. */
 function poolOf(reset: ((number: number) => Promise<void>) | null) {
   const clock = new VirtualClock();
   const events: string[] = [];

@@ -221,7 +221,7 @@ describe.each(enginePolicySchema.options)('prefer_local with %s', (name) => {
   });
 });
 
-it('keeps a session on the engine of its rack to which it was moved, when an engine of the host is free again', () => {
+it('the policy keeps a session on the engine of its rack, although an engine of the host is free again', () => {
   const [host, rack] = [server('host', 0, 0), server('rack', 2, 1)];
   const policy = joined(choicePolicy('least_in_flight', 'prefer_local'), [host, rack]);
   policy.assigned('ses_1', rack);
@@ -245,7 +245,7 @@ it.each<[Distance, Partial<Place>, Partial<Place>]>([
   expect(distanceBetween(place(other), place(one))).toBe(distance);
 });
 
-it('compares the place of an engine to that of the node', async () => {
+it('a pool compares the place of an engine with the place of the node', async () => {
   const specs = [specOf('far'), specOf('near', { place: { rack: 'r1', zone: null } })];
   const pools = await createEnginePools(specs, {
     clock: new VirtualClock(),

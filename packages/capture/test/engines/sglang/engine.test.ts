@@ -164,7 +164,7 @@ describe.each(AGES)('an adapter of a server that reports ids by %s', (age) => {
   });
 });
 
-it('rejects a stream that loses ids later, and streams no more', async () => {
+it('an engine rejects a stream that loses ids later, and streams no more', async () => {
   await start({ age: 'sglext' });
   server.script.losesLast = true;
   const listener = { started: () => {}, delta: () => {} };

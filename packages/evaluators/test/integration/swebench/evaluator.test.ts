@@ -40,7 +40,7 @@ git add -A
 ${GIT} commit -q -m start
 `;
 
-/** Changes the test of `sum.sh`, adds another one and deletes a third. */
+/** Changes the test of `sum.sh`, adds another test and deletes a third. */
 const TEST_PATCH = `
 printf 'if [ -f skip ]; then exit 3; fi\\ntest "$(sh sum.sh)" = 4\\n' > tests/sum.sh
 printf 'test "$(sh sum.sh)" -lt 5\\n' > tests/new.sh

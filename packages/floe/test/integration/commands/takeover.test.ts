@@ -11,7 +11,7 @@ import { expect, it } from 'vitest';
 const METRICS = { init_inflight: 0, ready_depth: 0, run_inflight: 0, postrun_queue_depth: 0, postrun_inflight: 0 };
 const CLI = join(import.meta.dirname, '..', '..', '..', 'dist', 'commands', 'main.js');
 
-it('ends `floe up` with the reason when a newer process takes over its node id', { timeout: 240_000 }, async () => {
+it('`floe up` ends with the reason when a newer process takes over its node id', { timeout: 240_000 }, async () => {
   const home = await mkdtemp(join(tmpdir(), 'floe-up-'));
   const args = ['up', '--json', '--port', '0', '--backend', 'local', '--node-id', 'n', '--log-level', 'silent'];
   const env = { ...process.env, FLOE_HOME: home, FLOE_TOKEN: '' };

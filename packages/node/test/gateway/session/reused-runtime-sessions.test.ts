@@ -49,7 +49,7 @@ function node(exec: BenchParts['exec'] = async () => ENDED_WELL) {
   return { deps, requests, opened, run, summary };
 }
 
-it("uses one sandbox for two sessions, and a new one for each evaluator's fresh runtime", async () => {
+it("a node uses one sandbox for two sessions, and a new one for each evaluator's fresh runtime", async () => {
   const { requests, summary, deps } = node();
   expect(await summary()).toMatchObject({ outcome: 'completed', runtime: { reused: false, uses: 1 } });
   expect(await summary()).toMatchObject({ outcome: 'completed', runtime: { reused: true, uses: 2 } });
@@ -61,7 +61,7 @@ it("uses one sandbox for two sessions, and a new one for each evaluator's fresh 
   expect(deps.reused.sandboxes).toEqual([requests[0]?.name]);
 });
 
-it('opens the proxies of all sessions at the sockets that the sandbox was started with', async () => {
+it('a node opens the proxies of all sessions at the sockets that the sandbox was started with', async () => {
   const { requests, opened, summary } = node();
   await summary();
   await summary();
@@ -70,7 +70,7 @@ it('opens the proxies of all sessions at the sockets that the sandbox was starte
   expect(opened[0]?.key).not.toBe(opened[1]?.key);
 });
 
-it('gives no session a sandbox that was started with other settings', async () => {
+it('a node gives no session a sandbox that was started with other settings', async () => {
   const { summary } = node();
   await summary();
   const specs = [{ memory_mb: 512 }, { env: { A: 'b' } }, { reuse: { ...reuse, max_uses: 7 } }];
@@ -80,7 +80,7 @@ it('gives no session a sandbox that was started with other settings', async () =
   }
 });
 
-it('gives the sandbox of a session that was cancelled to the next session', async () => {
+it('a node gives the sandbox of a session that was cancelled to the next session', async () => {
   let agents = 0;
   const { run, summary } = node((signal) => (++agents === 1 ? untilAborted(signal) : Promise.resolve(ENDED_WELL)));
   const { attempt, ended } = await run();
@@ -94,7 +94,7 @@ it('gives the sandbox of a session that was cancelled to the next session', asyn
 it.each([
   [{}, 'runtime.reuse.restore'],
   [{ restore: 'workdir' }, 'runtime.reuse.restore'],
-] as const)('refuses %j on a back end that takes no snapshots', async (settings, path) => {
+] as const)('a node refuses %j on a back end that takes no snapshots', async (settings, path) => {
   const { summary } = node();
   const runtime = runtimeSpecSchema.parse({ backend: 'local', reuse: settings });
   expect(await summary({ runtime })).toMatchObject({
@@ -127,13 +127,13 @@ it.each([
   [{ command: 'true' }, 'reuse'],
   [[], 'reuse'],
   [true, 'reuse'],
-])('refuses the settings %j with an error that names %s', (reuse, path) => {
+])('a node refuses the settings %j with an error that names %s', (reuse, path) => {
   const parse = () => parseAs(runtimeSpecSchema, { reuse }, 'runtime');
   const issues = [expect.objectContaining({ path })];
   expect(parse).toThrow(expect.objectContaining({ code: 'schema_violation', details: { issues } }));
 });
 
-it('refuses the back end none', async () => {
+it('a node refuses the back end none', async () => {
   const none = new Sandboxes({
     providers: new Map([['none', new NoneProvider()]]),
     defaultBackend: 'none',

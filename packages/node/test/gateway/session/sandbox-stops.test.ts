@@ -4,7 +4,7 @@ import { SandboxStops } from '../../../src/gateway/session/sandbox-stops.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
 import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../session-bench.ts';
 
-/** Sessions whose sandboxes end when the test lets them. */
+/** Makes sessions whose sandboxes stop only when the test ends them. */
 function sessions(
   maxCount: number,
   maxMb = 100_000,
@@ -33,7 +33,7 @@ function sessions(
   return { begin, stops, endSandboxes };
 }
 
-it('lets a session end before its sandboxes have', async () => {
+it('a session ends before its sandboxes have ended', async () => {
   const { begin, stops, endSandboxes } = sessions(1);
   expect((await begin().result)?.summary.outcome).toBe('completed');
   expect(stops.sandboxes).toEqual(['ses_1-1-agent', 'ses_1-1-eval']);
@@ -51,7 +51,7 @@ it('lets a session end before its sandboxes have', async () => {
 it.each([
   ['too many sandboxes are being ended', 1, 100_000],
   ['the sandboxes that are being ended may use too much memory', 9, 3 * (4096 + 1024)],
-])('makes a session wait while %s', async (_reason, maxCount, maxMb) => {
+])('a session waits while %s', async (_reason, maxCount, maxMb) => {
   const { begin, endSandboxes } = sessions(maxCount, maxMb);
   await begin().result;
   const second = begin();
@@ -62,7 +62,7 @@ it.each([
   expect((await second.result)?.summary.outcome).toBe('completed');
 });
 
-it('makes a session that was stopped wait for the end of its sandboxes', async () => {
+it('a session that was stopped waits for the end of its sandboxes', async () => {
   const { begin, endSandboxes, stops } = sessions(1, 100_000, untilAborted);
   const { attempt, result, hasEnded } = begin();
   await settle();

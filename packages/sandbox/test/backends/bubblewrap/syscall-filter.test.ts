@@ -95,7 +95,7 @@ describe('the table of denied calls', () => {
   });
 });
 
-it('denies every call in its x32 form', () => {
+it('the filter denies every call in its x32 form', () => {
   const program = syscallFilter('x86_64', DENIED_CALLS);
   for (const number of [0, 1, callNamed('keyctl').numbers.x86_64, 512, 0xffff_ffff - X32]) {
     const call = { number: X32 + number, architecture: AUDIT.x86_64, argument: 0n };
@@ -103,7 +103,7 @@ it('denies every call in its x32 form', () => {
   }
 });
 
-it('has no filter for other processors', () => {
+it('there is no filter for other processors', () => {
   expect(['x64', 'arm64', 'ia32', 'arm', 'riscv64', 'ppc64'].map(architectureOf)).toEqual([
     'x86_64',
     'aarch64',

@@ -181,7 +181,7 @@ describe.each(runtimeBackendSchema.options)('tools in the %s runtime', (backend)
         await tools.close();
         expect(await processesMentioning(plain)).toEqual([]);
         const left = await processesMentioning(detached);
-        // The local back end finds such a process only by a control group.
+        // The local back end needs a control group to find such a process, so here the test ends the process.
         if (backend === 'local') for (const line of left) process.kill(Number.parseInt(line, 10));
         else expect(left).toEqual([]);
         await expect(run('true')).rejects.toMatchObject({ name: 'ToolError' });

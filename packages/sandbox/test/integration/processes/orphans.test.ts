@@ -99,7 +99,7 @@ describe.each(backends)('endOwned, after gateway and spawn helper of a %s sandbo
 
 itIf(
   hasGroups ? null : NO_CONTROL_GROUPS,
-  'finds a local agent that clears its environment by its control group',
+  'a local agent that clears its environment is found by its control group',
   async () => {
     const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
     const bench = await Workbench.open({ owner });
@@ -164,7 +164,7 @@ describe('a cancelled command', () => {
   );
 });
 
-it('reports activity while a command writes output', async () => {
+it('a sandbox reports activity while a command writes output', async () => {
   const bench = await Workbench.open();
   let seen = (): void => {};
   const first = new Promise<void>((done) => (seen = done));

@@ -163,7 +163,7 @@ describe('the spawner', () => {
   });
 });
 
-it('keeps the same bytes of an output however it is cut into chunks', () => {
+it('CappedOutput keeps the same bytes of an output however it is cut into chunks', () => {
   const chunks = fc.array(fc.uint8Array({ maxLength: 40 }), { maxLength: 40 });
   fc.assert(
     fc.property(chunks, fc.integer({ min: 0, max: 200 }), (parts, budget) => {

@@ -177,7 +177,7 @@ describe('a batch stream', () => {
     await bench.runAll(() => 1, 400);
     expect((await bench.view()).progress.rejected).toEqual({ all_right: 200 });
     const { store } = await bench.bench.open();
-    // At most 64 groups have changed since the last sum, with three changes each.
+    // At most 64 groups have changed since the totals were updated last, with three changes each.
     expect(await store.transaction(({ batches }) => batches.foldChanges('b'))).toBeLessThan(200);
     expect((await bench.view()).progress.rejected).toEqual({ all_right: 200 });
   });

@@ -19,7 +19,7 @@ afterEach(async () => {
   await store.close();
 });
 
-it('starts no group too many when another server starts one, and ends one between two counts', async () => {
+it('a server starts no group too many when another server starts a group and ends a group between two counts', async () => {
   await bench.createStream({ source: { kind: 'rows', rows: rows(20) } });
   const [first] = await bench.lease(2);
   if (first === undefined) throw new Error('nothing was leased');
@@ -33,7 +33,7 @@ it('starts no group too many when another server starts one, and ends one betwee
   expect((await bench.view()).progress).toMatchObject({ ready: 1, running: 1 });
 });
 
-it('hands out no smaller batch while a group that another server had started again must be repeated', async () => {
+it('a server hands out no smaller batch while a group that another server had restarted must be repeated', async () => {
   await bench.createStream({ source: { kind: 'rows', rows: rows(2) }, order: { epochs: 1 }, max_staleness: 2 });
   await bench.runAll(mixed);
   const failed = { state: 'rejected', reason: 'few_usable', repeat: 1 } as const;
@@ -44,7 +44,7 @@ it('hands out no smaller batch while a group that another server had started aga
   }
 });
 
-it('starts a group again that is too old and became ready on another server while the request cancelled it', async () => {
+it('a server restarts a group that is too old, although it became ready on another server while the request cancelled it', async () => {
   await bench.createStream({ source: { kind: 'rows', rows: rows(9) }, batch_size: 1, max_staleness: 0 });
   await bench.next({ policy_version: '1' });
   expect(await bench.lease(2)).toHaveLength(2);
@@ -53,7 +53,7 @@ it('starts a group again that is too old and became ready on another server whil
   expect([batch, progress.ready, progress.running, progress.expired, progress.restarted]).toEqual([null, 0, 0, 1, 0]);
 });
 
-it('gives requests that reach two servers at the same time different batches', async () => {
+it('two servers give different batches to requests that reach them at the same time', async () => {
   const other = new Caller((await bench.bench.server({}, { store, blobs })).server);
   await bench.createStream({ source: { kind: 'rows', rows: rows(8) }, max_staleness: 3 });
   await bench.runAll(mixed);

@@ -58,7 +58,7 @@ describe('GET /sessions/live', () => {
     const stop = new AbortController();
     const events = client.events(stop.signal);
     const next = events.next();
-    // The stream has no sign of its opening, so the session makes progress until an event arrives.
+    // A client cannot see when its event stream is open. The session therefore makes progress until an event arrives.
     let turns = 0;
     let isOver = false;
     const seen = next.finally(() => {

@@ -181,7 +181,7 @@ describe('a server whose thousand nodes send heartbeats', () => {
     expect((await beat(nameOf(0))).report_ms).toBeUndefined();
     await settleAll(everyNode.map((id) => beat(id)));
     expect((await beat(nameOf(0))).report_ms).toBe(5_000);
-    // A minute later, only one of them is still alive.
+    // A minute later, only one node is still alive.
     clock.advance(61_000);
     await beat(nameOf(0));
     expect((await beat(nameOf(0))).report_ms).toBeUndefined();

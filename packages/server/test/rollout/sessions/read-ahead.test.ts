@@ -12,7 +12,7 @@ const row = (n: number, bytes = 10) => ({
 });
 const rows = (count: number, bytes?: number) => Array.from({ length: count }, (_, n) => row(n, bytes));
 
-/** A store whose reads end when the test says so. */
+/** A fake blob store whose reads end only when the test calls `end`. */
 class SlowBlobs {
   readonly reads = new Map<string, PromiseWithResolversOf<Buffer>>();
 
@@ -46,7 +46,7 @@ function resolversOf<T>(): PromiseWithResolversOf<T> {
 /** Resolves when all work that does not wait for the test has been done. */
 const settled = () => new Promise((resolve) => void setImmediate(resolve));
 
-it('yields trajectories in the order of their rows, although later ones are read first', async () => {
+it('withTrajectories yields trajectories in the order of their rows, although later ones are read first', async () => {
   const blobs = new SlowBlobs();
   const list = withTrajectories(rows(3), blobs.reader);
   const first = list.next();
@@ -58,7 +58,7 @@ it('yields trajectories in the order of their rows, although later ones are read
   expect(texts).toEqual(['text 0', 'text 1', 'text 2', null]);
 });
 
-it('reads at most 64 trajectories ahead', async () => {
+it('withTrajectories reads at most 64 trajectories ahead', async () => {
   const blobs = new SlowBlobs();
   const list = withTrajectories(rows(100), blobs.reader);
   const first = list.next();
@@ -71,14 +71,14 @@ it('reads at most 64 trajectories ahead', async () => {
   expect(blobs.reads.size).toBe(65);
 });
 
-it('reads none ahead of a trajectory of 8 MiB', async () => {
+it('withTrajectories reads no trajectory ahead while it reads a trajectory of 8 MiB', async () => {
   const blobs = new SlowBlobs();
   void withTrajectories(rows(100, 8 * 1024 * 1024), blobs.reader).next();
   await settled();
   expect([...blobs.reads.keys()]).toEqual(['t0']);
 });
 
-it('throws the error of a store that fails when it is the turn of the row', async () => {
+it('withTrajectories throws the error of a store when it is the turn of the row', async () => {
   const blobs = new SlowBlobs();
   const list = withTrajectories(rows(3), blobs.reader);
   const first = list.next();
@@ -90,7 +90,7 @@ it('throws the error of a store that fails when it is the turn of the row', asyn
   await expect(list.next()).rejects.toMatchObject({ code: 'store_unavailable' });
 });
 
-it('closes its source when the reply ends early', async () => {
+it('withTrajectories closes its source when the reply ends early', async () => {
   const blobs = new SlowBlobs();
   let isClosed = false;
   async function* source() {

@@ -29,7 +29,7 @@ describeIf(noChromium, 'the tool computer in a sandbox', () => {
     sandbox = await TestBox.open();
   });
   afterAll(() => sandbox.close());
-  // The threads of several browsers are more than the processes that a sandbox may have.
+  // Several browsers have more threads than a sandbox may have processes, so each test closes its browser.
   afterEach(() => sandbox.closeToolsets());
 
   const act = (call: (name: string, args: unknown) => Promise<unknown>) => (args: object) => call('computer', args);

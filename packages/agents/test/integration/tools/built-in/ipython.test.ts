@@ -51,7 +51,7 @@ describeIf(noPython, 'ipython', () => {
   });
 
   it('gives images as parts, or their number only', async () => {
-    // Without IPython a cell has no function that displays images, so it adds one to the outcome of its own run.
+    // Without IPython, a cell has no function that displays images. The cell therefore adds an image to the outcome object of its own run.
     const first = await opened();
     const found = `import gc\nfor o in gc.get_objects():\n    if type(o).__name__ == "Outcome": o.add_image("${PIXEL}")`;
     const shown = await first.run(`${found}\nprint("plot")`);

@@ -37,23 +37,26 @@ for (let index = 0; ; index++) {
 }
 `;
 
-it.each(journalModeSchema.options)('keeps every recorded completion when its process is killed (%s)', async (mode) => {
-  const directory = await mkdtemp(join(tmpdir(), 'floe-journal-'));
-  const args = ['--input-type=module', '-e', PROGRAM, resolve('packages'), directory, mode];
-  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
-  let reported = -1;
-  const lines = createInterface(child.stdout);
-  lines.on('line', (line) => {
-    reported = Number(line);
-    if (reported === RECORDED) child.kill('SIGKILL');
-  });
-  await Promise.all([once(child, 'exit'), once(lines, 'close')]);
-  expect(reported).toBeGreaterThanOrEqual(RECORDED);
-  const [name = ''] = await readdir(directory);
-  const { locations } = await indexSegment(join(directory, name));
-  const { completions, undecodable } = await readRecords(locations.get('a#0') ?? []);
-  expect(undecodable).toBe(0);
-  expect(completions.length).toBeGreaterThan(reported);
-  expect(completions.map(({ index }) => index)).toEqual(completions.map((_, index) => index));
-  await rm(directory, { recursive: true });
-});
+it.each(journalModeSchema.options)(
+  'the journal keeps every recorded completion when its process is killed (%s)',
+  async (mode) => {
+    const directory = await mkdtemp(join(tmpdir(), 'floe-journal-'));
+    const args = ['--input-type=module', '-e', PROGRAM, resolve('packages'), directory, mode];
+    const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+    let reported = -1;
+    const lines = createInterface(child.stdout);
+    lines.on('line', (line) => {
+      reported = Number(line);
+      if (reported === RECORDED) child.kill('SIGKILL');
+    });
+    await Promise.all([once(child, 'exit'), once(lines, 'close')]);
+    expect(reported).toBeGreaterThanOrEqual(RECORDED);
+    const [name = ''] = await readdir(directory);
+    const { locations } = await indexSegment(join(directory, name));
+    const { completions, undecodable } = await readRecords(locations.get('a#0') ?? []);
+    expect(undecodable).toBe(0);
+    expect(completions.length).toBeGreaterThan(reported);
+    expect(completions.map(({ index }) => index)).toEqual(completions.map((_, index) => index));
+    await rm(directory, { recursive: true });
+  },
+);

@@ -114,7 +114,7 @@ describeIf(problem, 'an agent that damages its own sandbox', () => {
   });
 });
 
-it('costs only its own session when its output cannot be judged', async () => {
+it('an agent costs only its own session when its output cannot be judged', async () => {
   const { attempt, deps } = bench({ task: { evaluator: { strategy: 'fake', refresh_runtime: false } } });
   const judge = (): never => {
     throw new RangeError('Maximum call stack size exceeded');
@@ -125,7 +125,7 @@ it('costs only its own session when its output cannot be judged', async () => {
   expect(summary?.error?.message).toContain('the output cannot be judged');
 });
 
-it('cannot print more than fits into one text', () => {
+it('an agent cannot print more than fits into one text', () => {
   const { max_output_mb: most } = runtimeSpecSchema.parse({ max_output_mb: 256 });
   expect(most * MIB).toBeLessThan(constants.MAX_STRING_LENGTH);
   expect(runtimeSpecSchema.safeParse({ max_output_mb: 257 }).success).toBe(false);

@@ -13,7 +13,7 @@ const never = new AbortController().signal;
 
 type FakeSnapshot = RuntimeSnapshot & { released: boolean };
 
-/** Snapshots that are kept within limits, with sandboxes that only count. */
+/** Makes a store of prepared snapshots with these limits. Its sandboxes are fakes that only count snapshots and starts. */
 function fakes(maxCount: number, maxBytes: number) {
   const taken: FakeSnapshot[] = [];
   const starts: PreparedStart[] = [];

@@ -30,7 +30,7 @@ describe.each(['docker', 'podman', 'apptainer'] as const)('%s', (backend) => {
 
     const specOf = (more: SpecInput): RuntimeSpec => runtimeSpecSchema.parse({ image: opened.image, ...more });
 
-    /** Lets `act` run and end a session of the spec, and expects that the next one gets another sandbox, which works. */
+    /** Lets `act` run and end a session with this spec. Expects that the next session gets a new sandbox, and that it works. */
     async function expectReplaced(spec: RuntimeSpec, act: (pooled: ReturnType<typeof pool>) => Promise<void>) {
       const pooled = pool(opened.bench, backend);
       await act(pooled);

@@ -27,7 +27,7 @@ function cannotRun(program: Buffer): MissingPart {
 const program = FOREIGN_PROGRAM;
 const missing = (await bubblewrapMissing()) ?? cannotRun(program);
 
-itIf(missing, 'kills a program that makes a system call of another architecture', async () => {
+itIf(missing, 'the filter kills a program that makes a system call of another architecture', async () => {
   const bench = await Workbench.open();
   const runtime = await bench.start('bubblewrap');
   await runtime.writeFiles([{ path: 'program', content: program, mode: 0o755 }], never);

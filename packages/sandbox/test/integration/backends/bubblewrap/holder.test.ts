@@ -13,7 +13,7 @@ import { bubblewrapMissing, never } from '../../../backends/workbench.ts';
 
 itIf(
   await bubblewrapMissing(),
-  'copies the files of frozen sessions on kernels without overlays on tmpfs',
+  'the holder copies the files of frozen sessions on kernels without overlays on tmpfs',
   async () => {
     const dir = mkdtempSync(join(tmpdir(), 'floe-holder-'));
     const spawner = await createSpawner();

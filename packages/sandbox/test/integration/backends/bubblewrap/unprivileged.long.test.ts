@@ -3,7 +3,7 @@ import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 import { asUnprivilegedUser, unprivilegedMissing } from '../../../../../../verify/services/unprivileged.ts';
 
-it('passes the tests of contract, isolation, snapshots, inheritance, system calls, images, state directory and sandboxes for several sessions as a user without privilege', async (context) => {
+it('a user without privileges passes the tests of contract, isolation, snapshots, inheritance, system calls, images, state directory and sandboxes for several sessions', async (context) => {
   const missing = unprivilegedMissing();
   if (missing !== null) context.skip(missing);
   const options = ['--configLoader', 'runner', '--no-cache', '--reporter=./tools/summary-reporter.ts'];
