@@ -1,5 +1,6 @@
-// Checks the rules that biome and knip do not cover: which package and folder may import which, file sizes, calls that read the clock or random
-// numbers, copies of functions that core has, maps of pending requests, assertions that cannot fail, and banned words. Violations lead to exit status 1; banned words only give warnings.
+// Checks the rules that biome and knip do not cover. These are imports between packages and folders, file sizes, calls that read the clock or
+// random numbers, copies of functions that core has, maps of pending requests, assertions that cannot fail, the grammar of comments, and
+// banned words. Banned words only give warnings; every other violation leads to exit status 1.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -45,13 +46,11 @@ const problems = [
   ...programs.flatMap(checkChannels),
   ...files.flatMap(checkAssertions),
   ...files.flatMap(checkTestPlace),
+  ...files.flatMap(checkGrammar),
   ...checkSizes(files),
 ];
 // The file with the list of banned words is left out, because it contains these words.
-const warnings = [
-  ...files.filter(({ path }) => path !== 'tools/lint/words.ts').flatMap(checkWords),
-  ...files.flatMap(checkGrammar),
-];
+const warnings = files.filter(({ path }) => path !== 'tools/lint/words.ts').flatMap(checkWords);
 
 for (const warning of warnings) print('warning: ', warning);
 for (const problem of problems) print('', problem);

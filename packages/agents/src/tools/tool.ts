@@ -9,8 +9,8 @@ export { ToolError } from '@floe-rl/sandbox';
 export type JsonSchema = Readonly<Record<string, unknown>>;
 
 /**
- * What a tool may change. The effect decides what the tool is given and how the calls of one reply run: calls with `none` in parallel, calls
- * with `environment` one after the other, and a call with `agent` alone, after the others.
+ * What a tool may change. The effect decides what the tool is given and how the calls of one reply run. Calls with `none` run in parallel,
+ * calls with `environment` one after the other, and a call with `agent` alone, after the others.
  */
 export type ToolEffect = 'none' | 'environment' | 'agent';
 

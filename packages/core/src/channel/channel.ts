@@ -35,7 +35,7 @@ type Unmoved<Value> = Value extends Moved<infer Inner> ? Inner : Value;
 export type ArgumentOf<Operation extends Operations[string]> = Parameters<Operation>[0];
 export type ResultOf<Operation extends Operations[string]> = Unmoved<Awaited<ReturnType<Operation>>>;
 
-/** Messages of a channel. `cancel` has an encoded error, with which the signal of the operation aborts. */
+/** Messages of a channel. `cancel` has an encoded error, the abort reason of the operation's signal. */
 type Message =
   | { readonly type: 'call'; readonly id: number; readonly name: string; readonly argument: unknown }
   | { readonly type: 'notice'; readonly name: string; readonly argument: unknown }
@@ -58,7 +58,7 @@ export type ChannelOptions = {
   readonly operations?: Operations;
   /** How errors are sent. Both sides must use the same. */
   readonly errors?: ErrorCodec;
-  /** Returns the error with which an operation aborts when the peer has cancelled it for `reason`. Default: `reason`. */
+  /** Returns the abort reason of an operation that the peer has cancelled for `reason`. Default: `reason`. */
   readonly cancelError?: (reason: Error) => Error;
 };
 

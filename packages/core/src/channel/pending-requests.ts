@@ -1,7 +1,7 @@
 import { onAbort } from '../abort.ts';
 import type { Clock } from '../clock.ts';
 
-/** A time limit of a request on a Clock. `error` makes the error with which a late request rejects. */
+/** A time limit of a request on a Clock. `error` makes the error of a late request. */
 export type RequestDeadline = { readonly clock: Clock; readonly limitMs: number; readonly error: () => Error };
 
 /** What ends the wait for a reply. */
@@ -83,7 +83,7 @@ export class PendingRequests<Reply, Facts = undefined> {
     return pending !== undefined;
   }
 
-  /** Rejects all requests, and those that are added later, because the peer has ended. Only the first call has an effect. */
+  /** Rejects all requests, also requests that are added later, because the peer has ended. Only the first call has an effect. */
   end(errorOf: (facts: Facts, id: number) => unknown): void {
     if (this.endError !== null) return;
     this.endError = errorOf;

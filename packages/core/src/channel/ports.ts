@@ -30,7 +30,7 @@ export function processPort(peer: ConnectedProcess): Port {
   };
 }
 
-/** Returns the port to a thread, or from a thread to the one that started it. */
+/** Returns the port to a thread, or from a thread to its parent. */
 export function threadPort(peer: Worker | MessagePort): Port {
   return {
     send: (message, transfer, onSent) => {

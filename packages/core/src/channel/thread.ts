@@ -13,8 +13,8 @@ export class Thread<Theirs extends Operations> {
   private calls = 0;
 
   /**
-   * Starts the compiled module `path`. `ended` returns the error with which calls reject once the thread has ended; `cause` is the message of
-   * the error that ended it, or `null` when there was none.
+   * Starts the compiled module `path`. `ended` returns the error of calls once the thread has ended; `cause` is the message of the error that
+   * ended it, or `null` when there was none.
    */
   constructor(path: string, ended: (cause: string | null) => FloeError, options: WorkerOptions = {}) {
     this.worker = new Worker(path, options);

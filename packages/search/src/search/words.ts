@@ -24,8 +24,8 @@ export function splitNames(code: string): string {
 }
 
 /**
- * Returns the words of a query that are searched. Words such as `the` are left out where others are there. The words of a query about code are
- * those of {@link splitNames}.
+ * Returns the words of a query that are searched. Words such as `the` are left out unless the query has no others. The words of a query about
+ * code are made by {@link splitNames}.
  */
 export function queryWords(query: string): string[] {
   const words = distinctWords(query);

@@ -67,7 +67,10 @@ export class Transaction {
     });
   }
 
-  /** Applies the collected effects on this server, and returns those that the others on the store need. Called once, after the commit. */
+  /**
+   * Applies the collected effects on this server, and returns the effects that the other servers on the store need. Called once, after the
+   * commit.
+   */
   applyEffects(): Announcement {
     const { context, events } = this;
     for (const name of this.counted) context.counters.add(name);

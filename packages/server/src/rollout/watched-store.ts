@@ -4,7 +4,7 @@ import type { Counters } from './status/counters.ts';
 
 /** A store whose failures are counted. */
 export type WatchedStore = Store & {
-  /** The error message with which the store refused the latest transaction; `null` when the latest one succeeded. */
+  /** The store's error message for the latest transaction, when it refused it; `null` when the latest transaction succeeded. */
   readonly failure: string | null;
 };
 
