@@ -4,7 +4,7 @@ import type { Mutation } from '../mutation.ts';
 export const TRACE_DEFECTS: readonly Mutation[] = [
   {
     name: 'versions: the cache salt is the version that the engine last reported',
-    file: 'packages/capture/src/engines/pool/dispatcher.ts',
+    file: 'packages/capture/src/engines/pool/pooled-call.ts',
     find: 'call.sampling ? engine.policyVersion() : null',
     replace: 'call.sampling ? engine.info().policy_version : null',
   },

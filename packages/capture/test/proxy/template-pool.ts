@@ -86,10 +86,12 @@ export class TemplatePool implements Partial<EnginePools> {
     return this as unknown as EnginePools;
   }
 
-  async ready(): Promise<void> {}
-
   modeOf(): PoolMode {
     return { mode: this.mode, template: this.facts };
+  }
+
+  async modeWhenReady(): Promise<PoolMode> {
+    return this.modeOf();
   }
 
   maxModelLen(): number | null {

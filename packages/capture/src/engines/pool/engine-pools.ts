@@ -41,10 +41,10 @@ export interface EnginePools {
    */
   modeOf(pool: string, requested: EngineMode): PoolMode;
   /**
-   * Resolves when the pool of the call has an engine. Rejects with `engine_unavailable` when the pool stays empty for a minute, or with the
-   * signal's reason.
+   * Resolves with what {@link modeOf} returns, once the pool of the call has an engine. Rejects with `engine_unavailable` when the pool stays empty
+   * for a minute, and with the signal's reason. Otherwise rejects as {@link modeOf} does.
    */
-  ready(call: CallContext, signal: AbortSignal): Promise<void>;
+  modeWhenReady(call: CallContext, requested: EngineMode, signal: AbortSignal): Promise<PoolMode>;
   /** Returns the context length, in tokens, that every engine of the pool supports; `null` when an engine does not report its own. */
   maxModelLen(pool: string): number | null;
   generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply>;

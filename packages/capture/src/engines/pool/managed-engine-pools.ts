@@ -1,4 +1,4 @@
-import { type Clock, FloeError } from '@floe-rl/core';
+import { type Clock, type FloeError, sleep } from '@floe-rl/core';
 import type {
   EngineInfo,
   EngineLocality,
@@ -12,14 +12,15 @@ import { constraintKindOf } from '../constraint.ts';
 import type { CallContext, Engine, EngineNotice, GenerateRequest, RenderRequest } from '../engine.ts';
 import { createEngine, type EngineKinds } from '../engine-kinds.ts';
 import { captureModeOf } from './compatibility.ts';
-import { Dispatcher, type PooledCall } from './dispatcher.ts';
 import type { EnginePools, PauseOptions, PooledReply, PoolMode, UnpausedEngine } from './engine-pools.ts';
 import { relabelledMetrics } from './exposition.ts';
 import type { Member } from './member.ts';
 import { PauseGate, Pausing } from './pausing.ts';
+import { CALL_PATIENCE_MS, type EngineCall, emptyPoolError, PooledCall, type PooledCallDeps } from './pooled-call.ts';
 import { EngineRegistry } from './registry.ts';
 import { RelayedReply } from './relayed-reply.ts';
 import { resumeGeneration, type SampledReply } from './resume-generation.ts';
+import { WaitingCalls } from './waiting-calls.ts';
 
 export type EnginePoolsDeps = {
   readonly clock: Clock;
@@ -40,6 +41,9 @@ export type EnginePoolsDeps = {
 };
 
 const UNKNOWN_PLACE: Place = { rack: null, zone: null };
+
+/** Interval in milliseconds at which an empty pool is checked for an engine, which may be registered through the API at any time. */
+const EMPTY_POOL_POLL_MS = 100;
 
 /**
  * Creates the pools and connects to every engine of `specs`. When one cannot be registered, it closes all connections and rejects with the
@@ -66,9 +70,11 @@ class ManagedEnginePools implements EnginePools {
   private readonly clock: Clock;
   private readonly notice: EngineNotice;
   private readonly registry: EngineRegistry;
-  private readonly dispatcher: Dispatcher;
+  private readonly waiting = new WaitingCalls();
+  private readonly calls: PooledCallDeps;
   private readonly pausing: Pausing;
   private policyVersion: string | null = null;
+  private nextTicket = 0;
 
   /** Adds the engines in `connected` to their pools. They are never reconnected, because there is no specification to connect with. */
   constructor(deps: EnginePoolsDeps, connected: readonly Engine[]) {
@@ -87,7 +93,7 @@ class ManagedEnginePools implements EnginePools {
     this.notice = notice;
     const policyVersion = (): string | null => this.policyVersion;
     this.registry = new EngineRegistry({ clock, notice, policy, locality, host, place, connect, policyVersion });
-    this.dispatcher = new Dispatcher({ clock, gate, registry: this.registry });
+    this.calls = { clock, gate, registry: this.registry, waiting: this.waiting };
     const members = (): readonly Member[] => this.registry.members;
     const leaving = (): readonly Member[] => this.registry.leaving;
     this.pausing = new Pausing({ notice, gate, members, leaving });
@@ -103,8 +109,23 @@ class ManagedEnginePools implements EnginePools {
     return captureModeOf(pool, infos, requested);
   }
 
-  ready(call: CallContext, signal: AbortSignal): Promise<void> {
-    return this.dispatcher.ready(call, signal);
+  async modeWhenReady(context: CallContext, requested: EngineMode, signal: AbortSignal): Promise<PoolMode> {
+    const { clock, registry, waiting } = this;
+    const deadlineMs = clock.monotonicMs() + CALL_PATIENCE_MS;
+    const call = { context };
+    let pool = registry.poolOf(context.pool);
+    try {
+      for (; pool === null; pool = registry.poolOf(context.pool)) {
+        const failure = emptyPoolError(context);
+        if (clock.monotonicMs() >= deadlineMs) throw failure;
+        waiting.failed(call, failure);
+        await sleep(clock, EMPTY_POOL_POLL_MS, signal);
+      }
+    } finally {
+      waiting.forgetFailure(call);
+    }
+    const infos = pool.engines.map(({ engine }) => engine.info());
+    return captureModeOf(context.pool, infos, requested);
   }
 
   maxModelLen(pool: string): number | null {
@@ -114,7 +135,7 @@ class ManagedEnginePools implements EnginePools {
   }
 
   async generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply> {
-    const ticket = this.dispatcher.ticket();
+    const ticket = this.nextTicket++;
     // A reply under a constraint is not forwarded while it is sampled, because it is sampled again when a weight update interrupts it.
     const isRelayed = request.listener !== undefined && constraintKindOf(request) === null;
     const relay = isRelayed ? new RelayedReply(request.listener, request.stop) : undefined;
@@ -132,32 +153,26 @@ class ManagedEnginePools implements EnginePools {
   }
 
   isWaiting(sessionId: string): boolean {
-    return this.dispatcher.isWaiting(sessionId);
+    return this.waiting.isWaiting(sessionId);
   }
 
   failureOf(completionId: string): FloeError | null {
-    return this.dispatcher.failureOf(completionId);
+    return this.waiting.failureOf(completionId);
   }
 
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
-    return this.dispatcher.send(
-      lookUp(request, (engine, callSignal) => engine.countTokens(request, callSignal)),
-      signal,
-    );
+    const call = lookUp(request, (engine, callSignal) => engine.countTokens(request, callSignal));
+    return new PooledCall(call, this.calls, signal).answer();
   }
 
   render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
-    return this.dispatcher.send(
-      lookUp(request, (engine, callSignal) => engine.render(request, callSignal)),
-      signal,
-    );
+    const call = lookUp(request, (engine, callSignal) => engine.render(request, callSignal));
+    return new PooledCall(call, this.calls, signal).answer();
   }
 
   detokenize(ids: Int32Array, context: CallContext, signal: AbortSignal): Promise<string> {
-    return this.dispatcher.send(
-      lookUp(context, (engine, callSignal) => engine.detokenize(ids, callSignal)),
-      signal,
-    );
+    const call = lookUp(context, (engine, callSignal) => engine.detokenize(ids, callSignal));
+    return new PooledCall(call, this.calls, signal).answer();
   }
 
   register(spec: EngineSpec): Promise<EngineInfo> {
@@ -229,36 +244,16 @@ class ManagedEnginePools implements EnginePools {
         throw relay === undefined ? error : relay.finalFailure(error);
       }
     };
-    const call = {
-      context: request,
-      sampling: true,
-      ids: request.prompt !== null,
-      ...turn,
-      rejectionBy: (engine: Engine) => foreignPromptError(request, engine),
-      run,
-      tokensOf: ({ reply: { usage } }: SampledReply) => usage.prompt_tokens + usage.completion_tokens,
-    };
-    return this.dispatcher.send(call, signal);
+    const tokensOf = ({ reply: { usage } }: SampledReply): number => usage.prompt_tokens + usage.completion_tokens;
+    const call = { context: request, sampling: true, prompt: request.prompt, ...turn, run, tokensOf };
+    return new PooledCall(call, this.calls, signal).answer();
   }
 }
 
 /** Makes a call that samples nothing. It takes no slot and does not wait while the engines are paused. */
-function lookUp<T>(context: CallContext, run: (engine: Engine, signal: AbortSignal) => Promise<T>): PooledCall<T> {
-  const rejectionBy = (): null => null;
+function lookUp<T>(context: CallContext, run: (engine: Engine, signal: AbortSignal) => Promise<T>): EngineCall<T> {
   const tokensOf = (): number => 0;
-  return { context, sampling: false, ids: false, admitted: false, ticket: 0, rejectionBy, run, tokensOf };
-}
-
-/**
- * Returns the error for a prompt of token ids that was made with another tokenizer or template than the engine's; `null` when they match.
- * The prompt's fingerprint differs from the engine's when the pool's engines were replaced after the prompt was made.
- */
-function foreignPromptError({ prompt }: GenerateRequest, engine: Engine): FloeError | null {
-  if (prompt?.fingerprint === undefined) return null;
-  const { engine_id, capabilities } = engine.info();
-  if (prompt.fingerprint === capabilities.template.fingerprint) return null;
-  const message = `engine ${engine_id} has another tokenizer or template than the prompt was made with`;
-  return new FloeError('engine_error', message, { engine_id });
+  return { context, sampling: false, prompt: null, admitted: false, ticket: 0, run, tokensOf };
 }
 
 function specOf(info: EngineInfo): EngineSpec {

@@ -41,19 +41,21 @@ export class RelayedReply implements ReplyListener {
   delta(delta: ReplyDelta): void {
     const { held } = this;
     this.held = null;
-    if (delta.kind !== 'reasoning' && delta.kind !== 'text') {
-      if (held !== null) this.forward(held);
-      this.forward(delta);
-      return;
+    const settled: ReplyDelta[] = [];
+    if (held !== null && held.kind !== delta.kind) settled.push(held);
+    if (delta.kind === 'reasoning' || delta.kind === 'text') {
+      const text = held?.kind === delta.kind ? held.text + delta.text : delta.text;
+      const end = text.length - stopStartLength(text, this.stops);
+      if (end < text.length) this.held = { kind: delta.kind, text: text.slice(end) };
+      if (end > 0) settled.push({ kind: delta.kind, text: text.slice(0, end) });
+    } else settled.push(delta);
+    for (const part of settled) {
+      this.remember(part);
+      this.inner.delta(part);
     }
-    if (held !== null && held.kind !== delta.kind) this.forward(held);
-    const text = held?.kind === delta.kind ? held.text + delta.text : delta.text;
-    const end = text.length - stopStartLength(text, this.stops);
-    if (end < text.length) this.held = { kind: delta.kind, text: text.slice(end) };
-    if (end > 0) this.forward({ kind: delta.kind, text: text.slice(0, end) });
   }
 
-  private forward(delta: ReplyDelta): void {
+  private remember(delta: ReplyDelta): void {
     this.hasDeltas = true;
     if (delta.kind === 'reasoning') this.reasoning += delta.text;
     else if (delta.kind === 'text') this.text += delta.text;
@@ -62,7 +64,6 @@ export class RelayedReply implements ReplyListener {
       const call = this.calls.get(delta.index);
       if (call !== undefined) call.arguments += delta.text;
     }
-    this.inner.delta(delta);
   }
 
   /**

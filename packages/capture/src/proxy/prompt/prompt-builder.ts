@@ -83,12 +83,11 @@ export class PromptBuilder {
   }
 
   /**
-   * Builds the engine's input for a model call, once the engine pool is ready. Rejects as `EnginePools.ready`, `EnginePools.modeOf` and
+   * Builds the engine's input for a model call, once the engine pool is ready. Rejects as `EnginePools.modeWhenReady` and
    * `EnginePools.render` do. When the chat template refuses the conversation, the error has the engine's message.
    */
   async build(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<PromptInput> {
-    await this.engines.ready(names, signal);
-    const { template, mode: poolMode } = this.engines.modeOf(names.pool, this.engine.mode);
+    const { template, mode: poolMode } = await this.engines.modeWhenReady(names, this.engine.mode, signal);
     const { fingerprint } = template;
     const { messages, messageTexts } = call.request;
     const texts = this.messages.texts(messages, messageTexts, call.match.last);

@@ -24,11 +24,11 @@ describe('a prompt of ids', () => {
   });
 });
 
-describe('EnginePools.ready', () => {
+describe('EnginePools.modeWhenReady', () => {
   it('waits for the first engine, and failureOf returns the reason meanwhile', async () => {
     const clock = new VirtualClock();
     const pool = enginePoolsOf([], { clock });
-    const ready = pool.ready(REQUEST, never());
+    const ready = pool.modeWhenReady(REQUEST, 'auto', never());
     expect(pool.failureOf(REQUEST.completionId)).toMatchObject({ code: 'engine_unavailable' });
     const late = expect(ready).rejects.toMatchObject({ code: 'engine_unavailable' });
     for (let second = 0; second < 62; second++) {
@@ -41,14 +41,14 @@ describe('EnginePools.ready', () => {
 
   it('stops waiting when its signal aborts', async () => {
     const controller = new AbortController();
-    const ready = enginePoolsOf([], { clock: new VirtualClock() }).ready(REQUEST, controller.signal);
+    const ready = enginePoolsOf([], { clock: new VirtualClock() }).modeWhenReady(REQUEST, 'auto', controller.signal);
     controller.abort(new Error('the client went away'));
     await expect(ready).rejects.toThrow('the client went away');
   });
 
   it('resolves immediately when the pool has an engine', async () => {
     const clock = new VirtualClock();
-    await enginePoolsOf([new ToyEngine('a')], { clock }).ready(REQUEST, never());
+    await enginePoolsOf([new ToyEngine('a')], { clock }).modeWhenReady(REQUEST, 'auto', never());
     expect(clock.monotonicMs()).toBe(new VirtualClock().monotonicMs());
   });
 });

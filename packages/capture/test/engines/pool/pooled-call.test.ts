@@ -21,7 +21,7 @@ function listening(): { relayed: string[]; request: GenerateRequest } {
   return { relayed, request: { ...REQUEST, listener } };
 }
 
-describe('dispatching', () => {
+describe('PooledCall', () => {
   it('returns the engine that answered, its model and the duration of its call', async () => {
     const clock = new VirtualClock();
     const engine = new ToyEngine(
