@@ -52,6 +52,8 @@ type MemberDeps = {
   readonly onLimitChange: () => void;
 };
 
+type HeldConnection = { readonly signal: AbortSignal; readonly release: () => void };
+
 /**
  * One engine of a pool. It tracks the engine's calls in flight, its circuit breaker, and whether it must be verified that the server is
  * still the one that was registered.
@@ -231,26 +233,25 @@ export class Member implements Candidate {
   }
 
   /**
-   * Runs `call` with the current engine; `call` is invoked synchronously. The signal that it receives aborts when `signal` does, or when
-   * {@link remove} is called with `abort`.
+   * Keeps the current connection open for a call. The returned signal aborts when `signal` does, or when {@link remove} is called with
+   * `abort`. The caller calls `release` once, when its call has ended.
    */
-  async run<T>(signal: AbortSignal, call: (engine: Engine, signal: AbortSignal) => Promise<T>): Promise<T> {
+  hold(signal: AbortSignal): HeldConnection {
     const engine = this.current;
     const abort = new LightAbort();
-    const release = onAbort(signal, () => abort.abort(signal.reason));
+    const stopWatching = onAbort(signal, () => abort.abort(signal.reason));
     let calls = this.calls.get(engine);
     if (calls === undefined) {
       calls = new Set();
       this.calls.set(engine, calls);
     }
     calls.add(abort);
-    try {
-      return await call(engine, abort);
-    } finally {
-      release();
+    const release = (): void => {
+      stopWatching();
       calls.delete(abort);
       this.closeUnused(engine);
-    }
+    };
+    return { signal: abort, release };
   }
 
   /** Removes the engine. Its connection is closed when the calls in flight have ended; with `abort` these calls are aborted immediately. */

@@ -138,6 +138,7 @@ export class PooledCall<T> {
     const { call, signal } = this;
     const { gate, waiting } = this.deps;
     let tokens = 0;
+    let release = (): void => {};
     try {
       if (member.isRemoved) return { failure: null };
       if (member.needsVerification) {
@@ -145,8 +146,8 @@ export class PooledCall<T> {
         if (unusable !== null) return { failure: unusable };
       }
       const { engine } = member;
-      const current = call.sampling ? engine.policyVersion() : null;
-      const version = current instanceof Promise ? await raceAbort(current, signal) : current;
+      const known = call.sampling ? engine.policyVersion() : null;
+      const version = known instanceof Promise ? await raceAbort(known, signal) : known;
       // Nothing is awaited between this check and the call to the engine, so that no call reaches a removed engine or starts during a
       // pause. After a pause the version is requested again, because the weights were probably updated during it.
       if (member.isRemoved || member.engine !== engine || (call.sampling && gate.closed !== null)) {
@@ -156,7 +157,9 @@ export class PooledCall<T> {
       const rejection = call.prompt && foreignPromptError(call.prompt, engine.info());
       if (rejection !== null) return { rejection };
       if (this.failure !== null) waiting.forgetFailure(call);
-      const result = await member.run(signal, (current, callSignal) => call.run(current, callSignal, version));
+      const connection = member.hold(signal);
+      release = connection.release;
+      const result = await call.run(engine, connection.signal, version);
       tokens = call.tokensOf(result);
       member.breaker.recordSuccess();
       return { result };
@@ -167,6 +170,7 @@ export class PooledCall<T> {
       if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
       return { failure: error };
     } finally {
+      release();
       end(tokens);
     }
   }
