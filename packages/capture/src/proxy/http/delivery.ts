@@ -138,7 +138,7 @@ export class StreamWriter {
    */
   writeDeltas(message: AssistantMessage, promptTokens: number | null): void {
     if (this.response.writableNeedDrain || this.response.writableEnded || this.response.destroyed) return;
-    const text = this.unsentText(message, this.head(promptTokens));
+    const { text } = this.unsent(message, this.head(promptTokens));
     if (text === '') return;
     if (!this.response.headersSent) {
       this.writeHeaders();
@@ -154,10 +154,10 @@ export class StreamWriter {
    * deltas that were sent do not match the complete reply.
    */
   finish(reply: CanonicalReply): void {
-    const rest = this.unsentText(reply.message, reply);
-    const { body, end } = this.opened(reply).stream.end(reply);
+    const { stream, text } = this.unsent(reply.message, reply);
+    const { body, end } = stream.end(reply);
     if (!this.response.headersSent) this.writeHeaders();
-    this.response.end(rest + body + end);
+    this.response.end(text + body + end);
   }
 
   /** Ends the stream with an error in the dialect's form. May be called only after the headers were sent. */
@@ -177,23 +177,24 @@ export class StreamWriter {
     return { completionId, model: request.model, createdMs: timestampMs, promptTokens };
   }
 
-  private unsentText(message: AssistantMessage, head: ReplyHead): string {
-    const deltas = this.sent.missingFrom(message);
-    const { stream, started } = this.opened(head);
-    let text = started;
+  /**
+   * Encodes what was not encoded before: the start of the reply and the rest of `message`, of which nothing is sampled yet when it is `null`.
+   * Opens the stream at the first call.
+   */
+  private unsent(
+    message: AssistantMessage | null,
+    head: ReplyHead,
+  ): { readonly stream: ReplyStream; readonly text: string } {
+    const deltas = message === null ? [] : this.sent.missingFrom(message);
+    const { dialect, request } = this.parts;
+    const stream = this.stream ?? dialect.openStream(head, request);
+    let text = this.stream === null ? stream.start() : '';
+    this.stream = stream;
     for (const delta of deltas) {
       this.sent.add(delta);
       text += stream.delta(delta);
     }
-    return text;
-  }
-
-  /** Returns the encoder of the reply. `started` is the text that starts the reply, which is empty when it was returned before. */
-  private opened(head: ReplyHead): { readonly stream: ReplyStream; readonly started: string } {
-    if (this.stream !== null) return { stream: this.stream, started: '' };
-    const { dialect, request } = this.parts;
-    this.stream = dialect.openStream(head, request);
-    return { stream: this.stream, started: this.stream.start() };
+    return { stream, text };
   }
 
   private writeHeaders(): void {
@@ -206,8 +207,8 @@ export class StreamWriter {
    * others take role and id of the reply from the first chunk.
    */
   private heartbeat(): string {
-    const { stream, started } = this.opened(this.head(null));
-    return started === '' ? stream.heartbeat() : started;
+    const { stream, text } = this.unsent(null, this.head(null));
+    return text === '' ? stream.heartbeat() : text;
   }
 
   /**
