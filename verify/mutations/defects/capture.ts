@@ -6,8 +6,8 @@ export const CAPTURE_DEFECTS: readonly Mutation[] = [
   {
     name: 'capture: an edited turn is treated as the one that was sampled',
     file: 'packages/capture/src/proxy/prompt/prefix-index.ts',
-    find: 'if (!sameTurn(returned, message, request.tools)) return false;',
-    replace: '',
+    find: 'sameTurn(returned, completion.message, completion.request.tools);',
+    replace: 'true;',
   },
   {
     name: 'capture: the position in a conversation ignores its tools',
@@ -29,7 +29,7 @@ export const CAPTURE_DEFECTS: readonly Mutation[] = [
   },
   {
     name: 'capture: the next prompt contains text that the harness did not receive',
-    file: 'packages/capture/src/proxy/prompt/prompt-builder.ts',
+    file: 'packages/capture/src/proxy/prompt/received-part.ts',
     find: 'completion.responseIds.subarray(0, count)',
     replace: 'completion.responseIds',
   },

@@ -160,8 +160,12 @@ export class PrefixIndex {
       addNames(named, message, claimed(at + count - 1));
       const returned = joinedTurn(run);
       for (const turn of turns) {
-        if (this.isTurn(returned, turn))
-          matches.push({ turn, count, isNamed: named.has(turn.completion.completionId) });
+        const { completion } = turn;
+        const isTurn =
+          this.known.get(returned) === turn || sameTurn(returned, completion.message, completion.request.tools);
+        if (!isTurn) continue;
+        this.known.set(returned, turn);
+        matches.push({ turn, count, isNamed: named.has(completion.completionId) });
       }
     }
     const namedMatches = matches.filter((match) => match.isNamed);
@@ -170,14 +174,6 @@ export class PrefixIndex {
     return (namedMatches.length > 0 ? namedMatches : matches)
       .reverse()
       .sort((a, b) => Number(b.turn.used) - Number(a.turn.used));
-  }
-
-  private isTurn(returned: AssistantMessage, turn: IndexedTurn): boolean {
-    if (this.known.get(returned) === turn) return true;
-    const { message, request } = turn.completion;
-    if (!sameTurn(returned, message, request.tools)) return false;
-    this.known.set(returned, turn);
-    return true;
   }
 }
 

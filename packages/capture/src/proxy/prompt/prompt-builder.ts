@@ -16,7 +16,7 @@ import { sameIds } from '../../tokens/sequence.ts';
 import { EngineMessages, type RecordedParts } from './engine-messages.ts';
 import { endOf, type IndexedTurn, type MatchedTurn, type PrefixMatch, type RecordedTurn } from './prefix-index.ts';
 import { PromptBuffers } from './prompt-buffers.ts';
-import { ReceivedParts } from './received-part.ts';
+import { hasCurrentIds, ReceivedParts } from './received-part.ts';
 import type { SuffixRenderer } from './suffix-renderer.ts';
 
 /** A model call whose prompt is not built yet, with the recorded turn that its request continues. */
@@ -57,9 +57,6 @@ type PromptPlan = PendingCall & {
 type PromptParts =
   | { readonly onto: MatchedTurn; readonly added: readonly Int32Array[] }
   | { readonly onto: null; readonly because: RenderReason; readonly added: readonly Int32Array[] };
-
-/** A recorded turn that a prompt may continue, and the response ids that its harness received. */
-type Base = { readonly matched: MatchedTurn; readonly received: Int32Array };
 
 /**
  * Builds the prompts of one session's model calls. In capture mode `tokens`, a prompt consists of the recorded token ids of the turn that
@@ -134,7 +131,7 @@ export class PromptBuilder {
   private async partsOf(plan: PromptPlan, signal: AbortSignal): Promise<PromptParts> {
     const { match, names, request, texts, template } = plan;
     if (match.last === null) return this.rendered(plan, match.because, signal);
-    const base = await this.baseOf(match.last, plan, signal);
+    const base = await this.receivedParts.lastWhole(match.last, names, template, signal);
     if (base === null) return this.rendered(plan, 'cut', signal);
     const { matched, received } = base;
     const { turn } = matched;
@@ -149,21 +146,6 @@ export class PromptBuilder {
       close && (await this.suffixes.render({ names, template, completion, messages, texts, toolsText, from }, signal));
     if (!close || !suffix) return this.rendered(plan, 'template', signal);
     return { onto: matched, added: [received, close, suffix] };
-  }
-
-  /**
-   * Returns the last recorded turn of the history that the prompt can continue; `null` when there is none. A turn whose harness received a
-   * text that ends inside a token cannot be continued. The prompt then continues an earlier turn, and the engine renders the later ones.
-   */
-  private async baseOf(last: MatchedTurn, { names, template }: PromptPlan, signal: AbortSignal): Promise<Base | null> {
-    for (let matched: MatchedTurn | null = last; matched !== null; matched = matched.previous) {
-      const { completion } = matched.turn;
-      // Without valid ids the turn is not spliced, so nothing needs to be decoded.
-      if (!hasCurrentIds(matched.turn, template)) return { matched, received: completion.responseIds };
-      const count = await this.receivedParts.count({ names, template, completion }, signal);
-      if (count !== null) return { matched, received: completion.responseIds.subarray(0, count) };
-    }
-    return null;
   }
 
   private async rendered(plan: PromptPlan, because: RenderReason, signal: AbortSignal): Promise<PromptParts> {
@@ -205,14 +187,6 @@ function effectiveMode(mode: CaptureMode, { request }: PendingCall): CaptureMode
 
 function hasPicture({ content }: ChatMessage): boolean {
   return typeof content === 'object' && content?.some(({ type }) => type !== 'text') === true;
-}
-
-/**
- * Whether a turn's recorded token ids are valid for the engines that the pool has now. They are invalid when the completion has no ids, or
- * when the engines were replaced by others with another tokenizer or chat template.
- */
-function hasCurrentIds({ completion, fingerprint }: IndexedTurn, template: TemplateFacts): boolean {
-  return completion.capture.mode !== 'text' && fingerprint === template.fingerprint;
 }
 
 /**

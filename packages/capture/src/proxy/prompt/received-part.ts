@@ -4,9 +4,13 @@ import { INCOMPLETE_END } from '../../engines/chat/stop-strings.ts';
 import type { CallContext } from '../../engines/engine.ts';
 import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type { Completion } from '../../tokens/completion.ts';
+import type { IndexedTurn, MatchedTurn } from './prefix-index.ts';
+
+/** A recorded turn that a prompt may continue, and the response ids that its harness received. */
+type ReceivedTurn = { readonly matched: MatchedTurn; readonly received: Int32Array };
 
 /** A recorded reply, and the values that are needed to decode its ids. */
-export type ReceivedRequest = {
+type ReceivedRequest = {
   readonly names: CallContext;
   readonly template: TemplateFacts;
   readonly completion: Completion;
@@ -32,11 +36,32 @@ export class ReceivedParts {
   }
 
   /**
+   * Returns the last recorded turn of the history that a prompt can continue; `null` when there is none. `last` is the last recorded turn of
+   * the history. A turn whose harness received a text that ends inside a token cannot be continued. The prompt then continues an earlier turn,
+   * and the engine renders the later ones. Rejects as `EnginePools.detokenize` does.
+   */
+  async lastWhole(
+    last: MatchedTurn,
+    names: CallContext,
+    template: TemplateFacts,
+    signal: AbortSignal,
+  ): Promise<ReceivedTurn | null> {
+    for (let matched: MatchedTurn | null = last; matched !== null; matched = matched.previous) {
+      const { completion } = matched.turn;
+      // Without valid ids the turn is not spliced, so nothing needs to be decoded.
+      if (!hasCurrentIds(matched.turn, template)) return { matched, received: completion.responseIds };
+      const count = await this.count({ names, template, completion }, signal);
+      if (count !== null) return { matched, received: completion.responseIds.subarray(0, count) };
+    }
+    return null;
+  }
+
+  /**
    * Returns the number of leading response ids that the harness received, including the end-of-turn id of a reply that was received whole.
    * White space at the end of a text is ignored. `null` when the received text ends inside a token, or its end cannot be determined.
    * Otherwise rejects as `EnginePools.detokenize` does.
    */
-  async count(request: ReceivedRequest, signal: AbortSignal): Promise<number | null> {
+  private async count(request: ReceivedRequest, signal: AbortSignal): Promise<number | null> {
     const known = this.counts.get(request.completion);
     if (known !== undefined) return known.count;
     const count = await this.determine(request, signal);
@@ -79,6 +104,14 @@ export class ReceivedParts {
     const delimiter = text.trim().split(/\s+/).at(-1) ?? '';
     return /\p{L}/u.test(delimiter) ? delimiter : null;
   }
+}
+
+/**
+ * Whether a turn's recorded token ids are valid for the engines that the pool has now. They are invalid when the completion has no ids, or
+ * when the engines were replaced by others with another tokenizer or chat template.
+ */
+export function hasCurrentIds({ completion, fingerprint }: IndexedTurn, template: TemplateFacts): boolean {
+  return completion.capture.mode !== 'text' && fingerprint === template.fingerprint;
 }
 
 function lengthWithoutClose({ responseIds, stop }: Completion, { close_ids }: TemplateFacts): number {
