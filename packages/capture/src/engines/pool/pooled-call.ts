@@ -20,7 +20,7 @@ const MAX_LOST_CONNECTIONS = 3;
 /** Back-off between rounds of tries. A round ends when the call has failed on every engine of the pool. */
 const ROUND_BACKOFF = { baseMs: 100, maxMs: 5_000 };
 
-/** What a call asks of an engine of its pool. */
+/** A request to an engine of a pool, and the engines that may answer it. */
 export type EngineCall<T> = {
   readonly context: CallContext;
   /**
@@ -88,7 +88,7 @@ export class PooledCall<T> {
   /**
    * Sends the call to engines of its pool until one answers. Rejects with the last failure after {@link CALL_PATIENCE_MS}, not counting the
    * time spent waiting for a slot, for a rate limit or for the end of a pause. Rejects immediately with any error other than
-   * `engine_unavailable`, and with the signal's reason when it aborts. It is called once.
+   * `engine_unavailable`, and with the signal's reason when it aborts. May be called once.
    */
   async answer(): Promise<T> {
     try {
@@ -108,7 +108,10 @@ export class PooledCall<T> {
     }
   }
 
-  /** Waits for the end of a pause and then for an engine. Returns `null` when the call has failed on every suitable engine, or there is none. */
+  /**
+   * Waits for the end of a pause, and then for a slot of an engine. Resolves with `null` when the call has failed on every suitable engine, or
+   * the pool has no suitable engine.
+   */
   private async slot(): Promise<Slot | null> {
     const { call, failedOn, signal } = this;
     const { gate, registry, waiting } = this.deps;

@@ -8,8 +8,8 @@ type RelayedCall = { readonly id: string; readonly name: string; arguments: stri
 
 /**
  * Forwards a reply's deltas and remembers them. Once a delta has been forwarded, the call cannot be retried, because another engine would
- * sample a different reply to the same request. Text that may be the beginning of a stop string is held back, because a reply that was
- * interrupted in the middle of a stop string may complete it when it is resumed. If the reply ends while text is held back, this text
+ * sample a different reply to the same request. Text that may be the beginning of a stop string is held back: a reply may be
+ * interrupted in the middle of a stop string, and complete it when it is resumed. If the reply ends while text is held back, this text
  * reaches the client as part of the complete message.
  */
 export class RelayedReply implements ReplyListener {

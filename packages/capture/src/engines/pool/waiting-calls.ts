@@ -1,7 +1,7 @@
 import type { FloeError } from '@floe-rl/core';
 import type { CallContext } from '../engine.ts';
 
-/** A call, by which its failure is found. */
+/** A call that has failed on an engine and waits. The object identifies the call. */
 type FailedCall = { readonly context: CallContext };
 
 /** The calls of all pools that wait: for the end of a pause, for a slot, for their retry, or for an engine to be registered. */

@@ -14,9 +14,9 @@ import { onResponseClosed, sendError, sendJson } from './responses.ts';
 const DELIVERY_LIMIT_MS = 60_000;
 
 /**
- * Maximum time in milliseconds for which the headers of a stream are held back while no delta has arrived. When the engine refuses the
- * request (an overlong prompt, an overload), the refusal usually arrives within this time and can then be sent with its own HTTP status, to
- * which harnesses react. No client has a timeout this short.
+ * Maximum time in milliseconds for which the headers of a stream are held back while no delta has arrived. An engine that refuses the
+ * request (an overlong prompt, an overload) usually does so within this time. The refusal can then be sent with its own HTTP status, and
+ * harnesses react to the status. No client has a timeout this short.
  */
 const HEADERS_HOLD_MS = 1_000;
 
@@ -178,8 +178,8 @@ export class StreamWriter {
   }
 
   /**
-   * Encodes what was not encoded before: the start of the reply and the rest of `message`, of which nothing is sampled yet when it is `null`.
-   * Opens the stream at the first call.
+   * Encodes what was not encoded before: the start of the reply and the rest of `message`, which is `null` when nothing was sampled yet. The
+   * first call opens the stream.
    */
   private unsent(
     message: AssistantMessage | null,
@@ -203,7 +203,7 @@ export class StreamWriter {
   }
 
   /**
-   * Returns the next heartbeat. The first one is the start of the reply, where there is one: some clients fail on an event before it, and
+   * Returns the next heartbeat. The first one is the start of the reply, if the dialect has one. Some clients fail on an event before it, and
    * others take role and id of the reply from the first chunk.
    */
   private heartbeat(): string {
