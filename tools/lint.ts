@@ -1,5 +1,5 @@
-// Checks the rules that biome and knip do not cover. These are imports between packages and folders, file sizes, calls that read the clock or
-// random numbers, copies of functions that core has, maps of pending requests, assertions that cannot fail, the grammar of comments, and
+// Checks the rules that biome and knip do not cover: imports between packages and folders, file sizes, and calls that read the clock or random
+// numbers. Also checks copies of functions that core has, maps of pending requests, assertions that cannot fail, the grammar of comments, and
 // banned words. Banned words only give warnings; every other violation leads to exit status 1.
 
 import { readdirSync, readFileSync } from 'node:fs';

@@ -3,15 +3,15 @@ import type { EngineLoad } from './engine-load.ts';
 
 /** The limit at the start, unless the bounds require another one. */
 const START_LIMIT = 16;
-/** Factor by which the limit grows with each reading until the engine is overloaded for the first time. */
+/** Growth factor of the limit with each reading, until the engine is overloaded for the first time. */
 const START_FACTOR = 1.5;
-/** Factor by which the limit shrinks when the engine is overloaded. */
+/** The limit is multiplied by this factor when the engine is overloaded. */
 const DECREASE_FACTOR = 0.8;
 /** After an overload, the limit grows by this share of its value before that overload, with each reading. */
 const INCREASE_SHARE = 1 / 20;
 /** Share of the KV cache in use above which the limit does not grow, because running replies need more of it with each token. */
 const FULL_KV_SHARE = 0.9;
-/** The engine is overloaded when as many requests wait as this share of those that run, and one more, and did so at the previous reading. */
+/** The engine is overloaded when, at two readings in a row, more requests wait than this share of the running requests, plus one. */
 const QUEUE_SHARE = 0.1;
 /** The engine is overloaded when it has preempted more than this share of the running requests since the last reading. */
 const PREEMPTED_SHARE = 0.05;
@@ -31,7 +31,7 @@ type AdaptiveState = NonNullable<EngineInfo['adaptive']>;
 export class AdaptiveLimit {
   private readonly bounds: AdaptiveConcurrency;
   private current: number;
-  /** Amount by which the limit grows; `null` before the first overload. */
+  /** Amount that the limit grows by with each reading; `null` before the first overload. */
   private step: number | null = null;
   private load: EngineLoad | null = null;
   private preemptions: number | null = null;

@@ -27,9 +27,9 @@ type Waiter = {
 };
 
 /**
- * The engines of one pool and the queue of calls that wait for one of them, first come first served. A call gets a ready engine: one that
- * needs no verification and is not excluded by its circuit breaker. While all ready engines are full, the call waits. When no engine is
- * ready, the call gets an engine that is not ready.
+ * The engines of one pool and the queue of calls that wait for one of them, first come first served. An engine is ready when it needs no
+ * verification and its circuit breaker does not exclude it. A call gets a ready engine. While all ready engines are full, the call waits. When
+ * no engine is ready, the call gets an engine that is not ready.
  */
 export class EnginePool {
   private readonly policy: ChoicePolicy;

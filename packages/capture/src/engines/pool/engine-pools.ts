@@ -61,7 +61,7 @@ export interface EnginePools {
   /**
    * Connects to an engine and adds it to its pool. Registering the same specification twice adds one engine. Rejects with the errors of
    * `createEngine`. Also rejects with `conflict` when the id is registered with another specification, and with `engine_error` when the
-   * engine's tokenizer or template differs from that of its pool.
+   * tokenizer or template of the engine differs from the pool's.
    */
   register(spec: EngineSpec): Promise<EngineInfo>;
   /**
@@ -79,8 +79,8 @@ export interface EnginePools {
   /** The mode of the pause in effect; `null` when calls are admitted. */
   readonly paused: PauseMode | null;
   /**
-   * The engines that the pause in effect does not stop: those that refused it, and those that cannot be paused and on which replies of this
-   * process are still running. Empty when there is no pause.
+   * The engines that the pause in effect does not stop: engines that refused it, and engines that cannot be paused while replies of this
+   * process are running on them. Empty when there is no pause.
    */
   readonly unpaused: readonly UnpausedEngine[];
   /**

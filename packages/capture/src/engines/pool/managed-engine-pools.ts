@@ -30,7 +30,7 @@ export type EnginePoolsDeps = {
   readonly policy?: EnginePolicy;
   /** Whether engines on this host are preferred while they have free slots; `none`, no preference, when absent. */
   readonly locality?: EngineLocality;
-  /** A name or address of this host by which local engines are recognised, in addition to those that the operating system reports. */
+  /** A name or address of this host that identifies local engines, in addition to what the operating system reports. */
   readonly host?: string | null;
   /** Rack and zone of this host; by default not known. */
   readonly place?: Place;
@@ -58,10 +58,7 @@ export async function createEnginePools(specs: readonly EngineSpec[], deps: Engi
   throw failed.reason;
 }
 
-/**
- * Creates pools of engines that are connected already. Closing the pools closes these engines. Throws the errors with which
- * `EnginePools.register` rejects.
- */
+/** Creates pools of engines that are connected already. Closing the pools closes these engines. Throws the errors of `EnginePools.register`. */
 export function enginePoolsOf(engines: readonly Engine[], deps: EnginePoolsDeps): EnginePools {
   return new ManagedEnginePools(deps, engines);
 }

@@ -13,8 +13,8 @@ const CHANGED_NOTICE =
   'an engine does not answer as it did at registration; it gets no calls and is checked every few seconds';
 
 /**
- * HTTP status with which a server reports that a rate limit was exceeded. A restarted or replaced server never sends it, so a failure with
- * this status does not cause a verification of the server.
+ * HTTP status of a server whose rate limit was exceeded. A restarted or replaced server never sends it, so a failure with this status does not
+ * cause a verification of the server.
  */
 const TOO_MANY_REQUESTS = 429;
 
@@ -38,13 +38,12 @@ type MemberDeps = {
   /** Returns the policy version of the current weights, which is set on engines that are reconnected; `null` when unknown. */
   readonly policyVersion: () => string | null;
   /**
-   * A name or address of this host by which local engines are recognised, in addition to those that the operating system reports; `null`
-   * when there is none.
+   * A name or address of this host that identifies local engines, in addition to what the operating system reports; `null` when there is none.
    */
   readonly host: string | null;
   /** Where this host is, to which the places of engines are compared. */
   readonly place: Place;
-  /** Called when another server has replaced the one that was registered. The callee removes the member from the pool. */
+  /** Called when another server has replaced the registered server. The callee removes the member from the pool. */
   readonly onReplaced: (member: Member, error: FloeError) => void;
   /** Called when a verification of this engine has ended, whether it succeeded or failed. The function gives slots to the waiting calls. */
   readonly onVerificationEnd: () => void;
@@ -55,8 +54,8 @@ type MemberDeps = {
 type HeldConnection = { readonly signal: AbortSignal; readonly release: () => void };
 
 /**
- * One engine of a pool. It tracks the engine's calls in flight, its circuit breaker, and whether it must be verified that the server is
- * still the one that was registered.
+ * One engine of a pool. It tracks the engine's calls in flight and its circuit breaker. It also tracks whether the server must be verified to
+ * be still the registered server.
  */
 export class Member implements Candidate {
   readonly id: string;
@@ -272,9 +271,9 @@ export class Member implements Candidate {
   }
 
   /**
-   * Opens a new connection and compares the server with the one that was registered. Rejects with `engine_unavailable` while the comparison
-   * is impossible, and with `engine_error`, after calling `onReplaced`, when the server has been replaced. Concurrent calls of this method
-   * share one verification.
+   * Opens a new connection and compares the server with the registered server. Rejects with `engine_unavailable` while the comparison is
+   * impossible, and with `engine_error`, after calling `onReplaced`, when the server has been replaced. Concurrent calls of this method share
+   * one verification.
    */
   verify(): Promise<void> {
     const refusal = this.refusalInForce();
@@ -331,9 +330,7 @@ export class Member implements Candidate {
     }
   }
 
-  /**
-   * Replaces the current connection by `fresh` if the server is still the one that was registered. Throws `engine_error` when it is not.
-   */
+  /** Replaces the current connection by `fresh` if the server is still the registered server. Throws `engine_error` when it is not. */
   private adopt(fresh: Engine): void {
     const before = this.current;
     const info = fresh.info();
@@ -355,7 +352,7 @@ export class Member implements Candidate {
     });
   }
 
-  /** Records a failed verification, unless the engine was removed. Returns the error with which calls on this engine then fail. */
+  /** Records a failed verification, unless the engine was removed. Returns the error of further calls on this engine. */
   private refused(error: FloeError): FloeError {
     if (this.removed) return error;
     this.breaker.recordFailure();

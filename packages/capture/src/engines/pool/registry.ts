@@ -18,8 +18,7 @@ type RegistryDeps = {
   readonly policy: EnginePolicy;
   readonly locality: EngineLocality;
   /**
-   * A name or address of this host by which local engines are recognised, in addition to those that the operating system reports; `null`
-   * when there is none.
+   * A name or address of this host that identifies local engines, in addition to what the operating system reports; `null` when there is none.
    */
   readonly host: string | null;
   readonly place: Place;

@@ -8,9 +8,9 @@ type RelayedCall = { readonly id: string; readonly name: string; arguments: stri
 
 /**
  * Forwards a reply's deltas and remembers them. Once a delta has been forwarded, the call cannot be retried, because another engine would
- * sample a different reply to the same request. Text that may be the beginning of a stop string is held back: a reply may be
- * interrupted in the middle of a stop string, and complete it when it is resumed. If the reply ends while text is held back, this text
- * reaches the client as part of the complete message.
+ * sample a different reply to the same request. Text that may be the beginning of a stop string is held back, because a reply may be
+ * interrupted inside a stop string and complete it after it is resumed. If the reply ends while text is held back, this text reaches the
+ * client as part of the complete message.
  */
 export class RelayedReply implements ReplyListener {
   private readonly inner: ReplyListener;
@@ -67,8 +67,8 @@ export class RelayedReply implements ReplyListener {
   }
 
   /**
-   * Returns the error with which a failed call ends. Once a delta was forwarded, `engine_unavailable` becomes `engine_error`, which is not
-   * retried. In all other cases, the error is returned unchanged.
+   * Returns the final error of a failed call. Once a delta was forwarded, `engine_unavailable` becomes `engine_error`, which is not retried.
+   * In all other cases, the error is returned unchanged.
    */
   finalFailure(error: unknown): unknown {
     if (!this.hasDeltas || !FloeError.is(error) || error.code !== 'engine_unavailable') return error;

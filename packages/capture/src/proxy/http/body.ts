@@ -27,14 +27,14 @@ export const MAX_BODY_VALUES = 200_000;
 const BODY_IDLE_MS = 30_000;
 
 /**
- * Maximum number of bytes that one session's unfinished request bodies, those that wait to be parsed, and those whose tokens are being
- * counted, may have together. It suffices for two bodies of the maximum size.
+ * Maximum total size in bytes of the request bodies that one session holds: bodies that are unfinished, that wait to be parsed, or whose
+ * tokens are being counted. It suffices for two bodies of the maximum size.
  */
 const MAX_HELD_BYTES = 2 * MAX_BODY_BYTES;
 
 /**
- * Limits the memory that one session's request bodies take. Counts the received bytes of all bodies that are still being read or unpacked, of
- * those that wait to be parsed, and of those whose tokens are being counted. Bodies of model calls are limited by the record of the session instead.
+ * Limits the memory that one session's request bodies take. Counts the received bytes of all bodies that are still being read or unpacked,
+ * that wait to be parsed, or whose tokens are being counted. Bodies of model calls are limited by the record of the session instead.
  */
 export class BodyBudget {
   /** Lets a session decompress one body at a time, because the decompressed body may be much larger than the compressed one. */

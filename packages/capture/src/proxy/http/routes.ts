@@ -14,7 +14,7 @@ export const MAX_HEADERS = 200;
  */
 const SUSPICIOUS_PATH = /(^|\/)\.\.?(\/|$)|%2e|%2f|%5c|\\/i;
 
-/** Matches a path that starts with `/s/<key>`, the prefix with which a harness can send its session key in the URL. */
+/** Matches a path that starts with `/s/<key>`. A harness can send its session key in this prefix of the URL. */
 const KEY_PREFIX = /^\/s\/([^/]+)(\/.*)?$/;
 
 const NO_QUERY = new URLSearchParams();
@@ -124,8 +124,8 @@ export function guessedDialect(request: IncomingMessage): Dialect {
 }
 
 /**
- * Returns the kind of route that a request uses; `null` for an unknown route. A `HEAD` request on any known path is a probe, with which
- * harnesses check that the server is reachable.
+ * Returns the kind of route that a request uses; `null` for an unknown route. A `HEAD` request on any known path is a probe: harnesses check
+ * with it that the server is reachable.
  */
 export function routeKindOf(match: RouteMatch, method: string): RouteKind | null {
   if (match.found) return match.kind;

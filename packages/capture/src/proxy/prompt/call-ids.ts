@@ -5,8 +5,8 @@ const CALL_ID = /^call_([0-9a-z]{1,32})_(0|[1-9][0-9]{0,5})$/;
 
 /**
  * Returns the id of tool call `index` of a reply as the harness receives it. The engine's own id is not used, because engines number tool
- * calls differently and some repeat the same ids in every reply. The returned id identifies one tool call of one completion, is known
- * before the tool call is sampled, and is valid in every dialect: up to 40 letters, digits and underscores.
+ * calls differently and some repeat the same ids in every reply. The returned id identifies one tool call of one completion and is known
+ * before the call is sampled. It is valid in every dialect: up to 40 letters, digits and underscores.
  */
 export function callIdOf(completionId: string, index: number): string {
   return `call_${completionId.slice(COMPLETION_PREFIX.length)}_${index}`;

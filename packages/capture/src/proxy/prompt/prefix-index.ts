@@ -71,24 +71,25 @@ const MAX_MESSAGES_PER_TURN = 4;
 const MAX_VISITS = 10_000;
 
 /**
- * Index of the recorded conversations of one session, as a prefix tree. It is searched by messages, because a request arrives as messages
- * and its token ids are not known yet. (The prefix tree of the token graph is searched by token ids.) A turn is found only at the position
- * where it was sampled: after the same messages, in the same agent thread, with the same tools. A search takes one lookup per message of a
- * request.
+ * Index of the recorded conversations of one session, as a prefix tree. It is searched by messages, because a request arrives as messages and
+ * its token ids are not known yet. (The prefix tree of the token graph is searched by token ids.)
+ *
+ * A turn is found only at the position where it was sampled: after the same messages, in the same agent thread, with the same tools. A search
+ * takes one lookup per message of a request.
  */
 export class PrefixIndex {
   private readonly threads = new Map<string, Thread>();
   /**
-   * Maps each message to the recorded turn that it was last found to equal, so that the arguments of its tool calls are parsed once and not
-   * for every later request.
+   * Maps each message to the recorded turn that it was last found to equal. The arguments of its tool calls are then parsed once, and not for
+   * every later request.
    */
   private readonly known = new WeakMap<ChatMessage, IndexedTurn>();
 
   /**
-   * Finds the last recorded turn that the history continues. When several equal turns were recorded at one position, it prefers, in this
-   * order: turns whose completion id occurs in a tool-call id or signature of the history; a turn that an earlier request contained; the
-   * latest turn. The search is fast when repeated messages are the same objects in every request, because comparisons are cached per
-   * object.
+   * Finds the last recorded turn that the history continues. Several equal turns may have been recorded at one position. The first choice is a
+   * turn whose completion id occurs in a tool-call id or signature of the history. The second choice is a turn that an earlier request
+   * contained, and the last choice is the latest turn. The search is fast when repeated messages are the same objects in every request,
+   * because comparisons are cached per object.
    */
   find(history: History, claimed: ClaimedCompletionId): PrefixMatch {
     const { messages, toolsText } = history;

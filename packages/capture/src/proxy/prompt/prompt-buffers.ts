@@ -1,7 +1,7 @@
 import { LRUCache } from 'lru-cache';
 import type { PromptIds } from '../../engines/engine.ts';
 
-/** Factor by which a new buffer is larger than the prompt that it holds, so that the next turns can be appended without copying. */
+/** Ratio of the size of a new buffer to the prompt that it holds, so that the next turns can be appended without copying. */
 const GROWTH = 1.5;
 
 /**

@@ -191,8 +191,8 @@ function hasPicture({ content }: ChatMessage): boolean {
 
 /**
  * Returns the token ids that must be added after a reply to close the assistant's turn. `received` are the response ids that the harness
- * received. The result is empty when they already end with a closing token, and has one id when the reply was cut off, ended at a stop
- * string, or was received in part. `null` means that it is unknown whether the reply is closed.
+ * received. The result is empty when they already end with a closing token. It has one id when the reply was cut off, ended at a stop string,
+ * or was received in part. `null` means that it is unknown whether the reply is closed.
  */
 function missingClose(
   { responseIds, stop, finishReason }: Completion,

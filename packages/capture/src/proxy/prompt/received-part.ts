@@ -19,13 +19,13 @@ type ReceivedRequest = {
 /** Returns the text of the first `count` ids of a reply. */
 type Decoder = (count: number) => Promise<string>;
 
-/** The characters with which tool calls end in formats without a closing delimiter: brackets of JSON, XML or Python, and code fences. */
+/** The last characters of tool calls in formats without a closing delimiter: brackets of JSON, XML or Python, and code fences. */
 const CALL_ENDING = /[\]})>`]$/;
 
 /**
- * Determines which part of a recorded reply its harness received. An engine samples more than it returns in two cases: the reply ended at a
- * stop string, which is not part of the message, or it has tool calls and the engine's parser dropped what follows them (text, or further
- * calls where the request allows one). The prompt of a later turn must contain only the received part.
+ * Determines the part of a recorded reply that its harness received. An engine samples more than it returns in two cases. Either the reply
+ * ended at a stop string, which is not part of the message. Or the reply has tool calls and the engine's parser dropped what follows them:
+ * text, or further calls where the request allows one. The prompt of a later turn must contain only the received part.
  */
 export class ReceivedParts {
   private readonly engines: EnginePools;
@@ -95,7 +95,7 @@ export class ReceivedParts {
     }
   }
 
-  /** Returns the text with which the template closes tool calls, such as `</tool_call>`; `null` when this text contains no letters. */
+  /** Returns the text that closes tool calls in the template, such as `</tool_call>`; `null` when this text contains no letters. */
   private async callDelimiter(
     { call_end }: TemplateFacts,
     decode: (ids: Int32Array) => Promise<string>,
@@ -121,8 +121,8 @@ function lengthWithoutClose({ responseIds, stop }: Completion, { close_ids }: Te
 }
 
 /**
- * Whether the last id of the reply is the id with which the template closes the last tool call of a turn, and no tool call of the reply is
- * missing in its message. This check needs no decoding. Nearly all replies with tool calls pass it when this id is a special token.
+ * Whether the last id of the reply closes the last tool call of a turn in the template, and the reply's message has all tool calls of the
+ * reply. This check needs no decoding. Nearly all replies with tool calls pass it when this id is a special token.
  */
 function endsWithItsCalls(
   { responseIds, message, request }: Completion,
@@ -145,7 +145,7 @@ function hasFurtherCalls(
   return callCount(responseIds, each) > (message.tool_calls ?? []).length;
 }
 
-/** Returns the number of tool calls in a reply, each of which ends with the id `each`. */
+/** Returns the number of tool calls in a reply. Each call ends with the id `each`. */
 function callCount(ids: Int32Array, each: number): number {
   return ids.filter((id) => id === each).length;
 }
@@ -169,7 +169,7 @@ function endOfCalls(text: string, delimiter: string | null, { message, request }
   if (ends.length === 0) return text.length;
   const last = ends.at(-1) ?? null;
   if (request.parallelToolCalls !== false || message.tool_calls?.length !== 1) return last;
-  // The texts of the message may contain the delimiter. These occurrences come before the one that closes the call.
+  // The texts of the message may contain the delimiter. These occurrences come before the delimiter that closes the call.
   const inMessage = textsOf(message).reduce((sum, part) => sum + endsOf(delimiter, part).length, 0);
   return ends[inMessage] ?? null;
 }
@@ -198,7 +198,7 @@ async function countOfText(text: string, length: number, decode: Decoder): Promi
     if (part.length <= text.length) low = middle;
     else high = middle - 1;
   }
-  // One token may contain the last character of the text and a line break with which the stop string begins, so one id more is tried.
+  // One token may contain the last character of the text and a line break that begins the stop string, so one id more is tried.
   for (const count of [low, low + 1]) {
     if (count <= length && (await decode(count)).trimEnd() === text.trimEnd()) return count;
   }

@@ -29,8 +29,8 @@ export type SuffixRequest = {
 };
 
 /**
- * Maximum number of cached {@link HistoryEnd} values (how a rendered history ends). A cache key contains the names of tool calls, of which
- * there are few in practice. Without the limit, a policy that invents names would fill the memory.
+ * Maximum number of cached {@link HistoryEnd} values (how a rendered history ends). A cache key contains the names of tool calls, which are
+ * few in practice. Without the limit, a policy that invents names would fill the memory.
  */
 const MAX_CLOSINGS = 256;
 /** Maximum number of characters of a key in the cache of {@link HistoryEnd} values. A value with a longer key is not cached. */
