@@ -38,8 +38,8 @@ const TURNS_PER_SESSION = 50;
  */
 const PACED_MS = 25;
 /**
- * Minimum share of calls in tokens mode (prompts are sent as token ids) whose prompt must continue a recorded turn. Only the first call of
- * each session cannot do so.
+ * In tokens mode (prompts are sent as token ids), at least this share of the calls must have a prompt that continues a recorded turn. The
+ * first call of a session never has such a prompt.
  */
 const MIN_SPLICED = 0.9;
 /**

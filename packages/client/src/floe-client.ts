@@ -57,7 +57,8 @@ import { filterQuery, type SessionFilter } from './session-filter.ts';
 const CHANGE_WAIT_SECONDS = 15;
 
 /**
- * How long the server is asked to hold a request for results, or for the end of a task, in seconds. Afterwards the client repeats the request.
+ * Longest time in seconds that the server holds a request until there are results or a batch, or until a task has ended. Methods that follow
+ * results, batches or a task then send the request again; `nextBatch` does not.
  */
 const RESULTS_WAIT_SECONDS = 30;
 

@@ -68,7 +68,7 @@ const configSchema = z.strictObject({
 type Parsed = z.output<typeof configSchema>;
 export type TestProgram = z.output<typeof programSchema>;
 
-/** The tests of a solution: cases that a command runs, or a program. */
+/** How a solution is tested: `command` runs it once on each case, or a test program of its own tests it. */
 export type CodeTests =
   | { readonly kind: 'cases'; readonly command: string; readonly cases: NonNullable<Parsed['cases']> }
   | { readonly kind: 'program'; readonly program: TestProgram };

@@ -16,7 +16,10 @@ export function stepTools(environment: Environment, { tools = [], seat }: Observ
   return tools.map((tool) => declaredTool(environment, tool, () => `step-${++calls}`));
 }
 
-/** Returns the steps of an environment that has been reset, and whose actions are texts, as a tool `step`. */
+/**
+ * Returns a tool `step` that takes one step in the environment, with the argument `action` as its text. The environment must have been reset
+ * and must take text as its actions.
+ */
 export function stepTool(environment: Environment): AnyTool {
   return defineTool({
     name: 'step',

@@ -38,7 +38,7 @@ export type OutputOptions = {
   readonly best: boolean;
   /** Texts of the conditions for acceptance. */
   readonly conditions: readonly string[];
-  /** Problems of rows that have no task, by the number of the row. */
+  /** Rows that the template could not make a task from: the reason, by the number of the row. */
   readonly invalid: ReadonlyMap<number, string>;
 };
 

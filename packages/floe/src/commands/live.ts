@@ -36,7 +36,9 @@ export async function repeatLines(
   }
 }
 
-/** Shows lines in the window of a terminal, as {@link repeatLines} reads them. The terminal is restored in any case. */
+/**
+ * Reads lines with {@link repeatLines} and draws each new version on the terminal. The terminal is restored at the end, also after an error.
+ */
 export async function showLive(
   output: WriteStream,
   read: () => Promise<LiveLines>,

@@ -1,7 +1,10 @@
 import type { WriteStream } from 'node:tty';
 
 const ESC = '\u001b';
-/** Control sequences of xterm. All terminals that can show a screen understand them; a terminal that does not know a mode ignores it. */
+/**
+ * Control sequences of xterm that open the alternate screen, hide the cursor and turn off line wrapping. A terminal ignores sequences that it
+ * does not know.
+ */
 const OPEN = `${ESC}[?1049h${ESC}[?25l${ESC}[?7l`;
 const CLOSE = `${ESC}[?7h${ESC}[?25h${ESC}[?1049l`;
 /** Between these the terminal shows no intermediate state. */

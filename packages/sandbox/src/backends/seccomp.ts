@@ -29,7 +29,8 @@ function rulesOf({ name, errno, when }: DeniedCall): Rule[] {
   if ('anyBit' in when) {
     return bitsOf(when.anyBit).map((bit) => rule([{ index: 0, op: 'SCMP_CMP_MASKED_EQ', value: bit, valueTwo: bit }]));
   }
-  // A rule cannot compare the same argument with several values, so there is a rule for each denied value, and one for all larger values.
+  // `noneOf` lists the allowed values, and a rule can compare an argument with one value only. So each denied value below the largest allowed
+  // value has a rule, and one more rule denies all larger values.
   const largest = Math.max(...when.noneOf);
   const denied = Array.from({ length: largest }, (_, value) => value).filter((value) => !when.noneOf.includes(value));
   return [

@@ -115,8 +115,8 @@ export class ChildRunner {
   }
 
   /**
-   * Kills every other process of the pid namespace when they all belong to commands and no command runs. Resolves when they have ended, or
-   * after a second when a process hangs in the kernel.
+   * Kills the processes that ended commands have left behind. Does nothing while a command runs, and when the pid namespace also has processes
+   * that belong to no command. Resolves when all have ended, or after a second, because a process that hangs in the kernel does not end.
    */
   async endRest(): Promise<void> {
     for (let pollMs = EXIT_POLL_MS; pollMs < MAX_EXIT_POLL_MS; pollMs *= 2) {

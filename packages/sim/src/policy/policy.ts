@@ -176,8 +176,8 @@ export class ReplyWalk {
   }
 
   /**
-   * Appends `id` to the turn, even when the policy could not have sampled it. Drops the scripted turns that
-   * have another token at this position.
+   * Appends `id` to the turn. From now on, only the scripted turns that have `id` at this position are candidates. When the policy could not
+   * have sampled `id`, no candidate is left.
    */
   advance(id: number): void {
     const position = this.turn.length;

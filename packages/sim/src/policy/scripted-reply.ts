@@ -60,8 +60,9 @@ type Draft = {
 };
 
 /**
- * Returns all turns that a scenario rule can write. Each turn is encoded as a whole, so that it has the same token boundaries as in the
- * rendered template. `malformed` leaves out the last brace of each tool call.
+ * Returns every assistant turn that a scenario rule can produce: one for each combination of its random choices. The text of a turn is encoded
+ * as a whole, so that its token boundaries are the same as in the turn that the chat template renders. `malformed` leaves out the last brace
+ * of each tool call.
  *
  * Throws `schema_violation` for more than {@link MAX_TURNS} turns, and for segments in an order that the template could not reproduce, such as
  * thinking after text.

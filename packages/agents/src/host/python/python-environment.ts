@@ -65,7 +65,10 @@ export function pythonEnvironment(host: PythonHost): EnvironmentDefinition<Confi
   });
 }
 
-/** What a conversation gets when an environment observes nothing: a reply needs something to answer. */
+/**
+ * Content of the message after a reply when the environment returns an empty observation. The model's next reply needs a message that it can
+ * answer.
+ */
 const NOTHING = '(no observation)';
 
 class PythonEnvironment implements Environment {

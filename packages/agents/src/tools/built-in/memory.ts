@@ -18,7 +18,10 @@ export const memorySettings = {
 /** Number of characters that an answer may have besides the chunk. */
 const MARGIN_CHARS = 1_000;
 
-/** A long document that is read in chunks, notes that can be searched, and a summary in place of the conversation. */
+/**
+ * Tools for a document that is longer than the context. The model reads it in chunks, keeps and searches notes, and can replace the
+ * conversation by its own summary.
+ */
 export const memoryToolset = defineToolset({
   name: 'memory',
   description: 'read_chunk, memory_write, memory_search and next_with_summary, for a document longer than the context',

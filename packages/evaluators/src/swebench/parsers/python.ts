@@ -78,7 +78,7 @@ abstract class InterruptedTest {
     }
   }
 
-  /** Called for each line that does not end a test. */
+  /** Lets a subclass look for the start of an interrupting message in the line just read. Called for each line that does not end a test. */
   protected begins(): void {}
 
   /** Returns the name of the test that a line `ok` ends; `null` when there is none. */

@@ -55,8 +55,9 @@ export class Mailbox {
   }
 
   /**
-   * Makes the mailbox, and answers its requests while `work` runs. Settles as `work` does. Rejects with `harness_failed` when the agent has
-   * broken its mailbox, and with `runtime_failed` when the sandbox fails; the signal of `work` then aborts with that error.
+   * Makes the mailbox, runs `work`, and answers the mailbox's requests meanwhile. When the agent breaks the mailbox (`harness_failed`) or the
+   * sandbox fails (`runtime_failed`), the signal that `work` received aborts with this error. Settles as `work` does. Rejects with the same
+   * errors when the mailbox cannot be made.
    */
   static async during<T>(
     { runtime, session, dir }: { readonly runtime: Runtime; readonly session: ProxySession; readonly dir: string },

@@ -32,8 +32,8 @@ const KILL_MS = 3_000;
 
 /**
  * Shell script that starts a command in a box. It makes the kernel kill the command rather than the box server when the memory of the sandbox
- * is used up, sets the limits, and replaces itself by the command. Arguments: the maximum file size of
- * {@link fileBlocks}, the command.
+ * is used up. It forbids core dumps, limits the file size, and replaces itself by the command. Arguments: the maximum file size as {@link
+ * fileBlocks} returns it, then the command and its arguments.
  */
 const EXEC_SCRIPT = `{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
 ulimit -c 0
@@ -79,7 +79,7 @@ export type BoxParts = SandboxParts & {
   readonly mcpCommand: readonly string[];
   /** Environment variables of every command. */
   readonly environment: Readonly<Record<string, string>>;
-  /** The user of the agent's commands and files; `null` for root, or for the only user of the sandbox. */
+  /** User that runs the agent's commands and owns its files; `null` when this is root, and when the sandbox has only one user. */
   readonly user: BoxUser | null;
   /** Random part of the mark of the sandbox's commands. */
   readonly token: string;

@@ -14,7 +14,10 @@ const MAX_NUMBER = 1e15;
 /** Maximum of numbers that the database stores in 32 bits. */
 const MAX_AMOUNT = 2_147_483_647;
 
-/** A comma-separated list of values. `none` stands for no value, where `nullable` is set. */
+/**
+ * Parses a comma-separated list of values. When `nullable` is true, the entry `none` becomes `null`, which selects sessions that have no
+ * value.
+ */
 function listOf<Value extends string>(value: z.ZodType<Value, string>, nullable: boolean) {
   const entry = nullable ? z.union([z.literal(NONE), value]) : value;
   return z

@@ -3,7 +3,7 @@ import type { Claim, ClaimedSession } from './claim.ts';
 
 /** Interval at which one held request checks the queue, because the announcement of another server may have been lost. */
 const POLL_INTERVAL_MS = 1_000;
-/** Maximum number of held requests of this server that claim concurrently after a change of the queue. */
+/** Maximum number of held requests that this server calls to claim sessions at the same time, after a change of the queue or a poll. */
 const MAX_CLAIMING = 8;
 /**
  * After this many held requests in a row without a session for their own node, for instance because the node is full, no further request is

@@ -8,7 +8,10 @@ const MAGIC = Buffer.from('SQLite format 3\0');
 const USER_VERSION_OFFSET = 60;
 const HEADER_BYTES = 64;
 
-/** The SQL of the tables that is specific to SQLite, whose `strict` tables refuse values of another type. */
+/**
+ * The parts of the schema's SQL that are written differently for SQLite. Tables are `strict`: they refuse a value whose type is not the type
+ * of its column.
+ */
 export const SQLITE_SCHEMA: SchemaDialect = {
   serial: 'integer primary key autoincrement',
   bigint: 'integer',
