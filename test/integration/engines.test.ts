@@ -1,3 +1,4 @@
+import { engineKindSchema } from '@floe-rl/core/schema';
 import { startSim } from '@floe-rl/sim';
 import { afterEach, describe, expect, it } from 'vitest';
 import { simTokenizerFolder } from '../../packages/capture/test/engines/tokenizer/sim-folder.ts';
@@ -143,7 +144,7 @@ describe('an engine of a module', () => {
     await expect(without.client.addEngine(spec)).rejects.toMatchObject({
       code: 'schema_violation',
       details: { issues: [{ path: 'kind' }] },
-      message: expect.stringContaining('vllm, sglang, llama_cpp, openai, tinker'),
+      message: expect.stringContaining(engineKindSchema.options.join(', ')),
     });
     const other = await startTestStack({ node: { engines: [] }, server: { engine_kinds: ['small'] } });
     closers.push(() => other.close());

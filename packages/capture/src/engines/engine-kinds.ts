@@ -14,6 +14,21 @@ export type EngineKinds = ReadonlyMap<string, EngineDefinition>;
 
 type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice; readonly kinds?: EngineKinds };
 
+/** An adapter of floe. */
+type BuiltInKind = {
+  readonly create: (spec: EngineSpec, deps: EngineDeps) => Promise<Engine>;
+  /** Whether the metrics of these engines report their load. */
+  readonly reportsLoad: boolean;
+};
+
+const BUILT_IN: Readonly<Record<EngineKind, BuiltInKind>> = {
+  vllm: { create: createVllmEngine, reportsLoad: true },
+  sglang: { create: createSglangEngine, reportsLoad: true },
+  llama_cpp: { create: createLlamaCppEngine, reportsLoad: true },
+  openai: { create: createOpenaiEngine, reportsLoad: false },
+  tinker: { create: createTinkerEngine, reportsLoad: false },
+};
+
 /**
  * Connects to a server of `spec.kind` and determines what it supports. Rejects with one of these codes:
  * - `engine_unavailable`: the server cannot be reached.
@@ -21,35 +36,20 @@ type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice; reado
  * - `setup_failed`: the engine needs a file that `spec` does not name, or there is no engine of that kind.
  */
 export async function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
-  switch (spec.kind) {
-    case 'vllm':
-      return createVllmEngine(spec, deps);
-    case 'llama_cpp':
-      return createLlamaCppEngine(spec, deps);
-    case 'sglang':
-      return createSglangEngine(spec, deps);
-    case 'openai':
-      return createOpenaiEngine(spec, deps);
-    case 'tinker':
-      return createTinkerEngine(spec, deps);
-    default:
-      return createCustomEngine(spec, customKind(spec.kind, deps.kinds), deps.clock);
-  }
+  const known = builtIn(spec.kind);
+  if (known !== null) return known.create(spec, deps);
+  return createCustomEngine(spec, customKind(spec.kind, deps.kinds), deps.clock);
 }
-
-/** Whether the metrics of a kind report the load of an engine. */
-const REPORTS_LOAD: Readonly<Record<EngineKind, boolean>> = {
-  vllm: true,
-  sglang: true,
-  llama_cpp: true,
-  openai: false,
-  tinker: false,
-};
 
 /** Whether engines of a kind report their load. Engines of an operator's module do not. */
 export function reportsLoad(kind: string): boolean {
+  return builtIn(kind)?.reportsLoad ?? false;
+}
+
+/** Returns floe's adapter for a kind; `null` for a kind that a module of the operator defines. */
+function builtIn(kind: string): BuiltInKind | null {
   const known = engineKindSchema.safeParse(kind);
-  return known.success && REPORTS_LOAD[known.data];
+  return known.success ? BUILT_IN[known.data] : null;
 }
 
 function customKind(kind: string, kinds: EngineKinds = new Map()): EngineDefinition {
