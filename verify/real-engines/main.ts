@@ -46,7 +46,7 @@ type Engine = {
   spec?(model: Model): Partial<EngineSpecInput>;
 };
 
-const ENGINES: Readonly<Record<string, Engine>> = {
+const ENGINES = {
   llama_cpp: {
     install: installLlamaCpp,
     command: ({ binary }, model, port) => ({
@@ -110,7 +110,12 @@ const ENGINES: Readonly<Record<string, Engine>> = {
     kinds: ['tinker'],
     spec: ({ llamaFolder }) => ({ model: llamaFolder, tokenizer: llamaFolder }),
   },
-};
+} satisfies Readonly<Record<string, Engine>>;
+
+type TestedKind = (typeof ENGINES)[keyof typeof ENGINES]['kinds'][number];
+
+/** The kinds of engines that are not tested, with the reasons. */
+const NOT_TESTED: Readonly<Record<Exclude<EngineKind, TestedKind>, string>> = { sglang: NO_SGLANG };
 
 /** An engine of the adapters' contract test, in the form in which packages/capture/test/engines/real-engines.ts reads it. */
 type TestedEngine = {
@@ -139,7 +144,7 @@ const tested: TestedEngine[] = [];
 const running: RunningServer[] = [];
 let counts: TestCounts = { passed: 0, failed: 0 };
 try {
-  for (const [name, engine] of Object.entries(ENGINES)) {
+  for (const [name, engine] of Object.entries<Engine>(ENGINES)) {
     if (names.length > 0 && !names.includes(name)) continue;
     try {
       const server = await serve(name, engine, model);
@@ -155,7 +160,7 @@ try {
       rows.push([name, '-', `skipped: ${message.split('\n')[0]}`]);
     }
   }
-  rows.push(['sglang', '-', `skipped: ${NO_SGLANG}`]);
+  for (const [kind, reason] of Object.entries(NOT_TESTED)) rows.push([kind, '-', `skipped: ${reason}`]);
   if (tested.length > 0) {
     const args = ['--config', 'verify/real-engines/vitest.config.ts'];
     counts = await countTests(args, { FLOE_REAL_ENGINES: JSON.stringify(tested) });
