@@ -16,4 +16,4 @@ export { policyStep } from './policy-step.ts';
 export { joinedWithin, MAX_SEARCH_CHARS, phrasesOf, searchedText, wordsOf } from './search-text.ts';
 export { sessionMemoryMb } from './session-memory.ts';
 export { canTransition, isTerminal, transition } from './session-state.ts';
-export { NO_TIMING, sessionSummary } from './session-summary.ts';
+export { NO_TIMING, type SummaryFields, sessionSummary } from './session-summary.ts';

@@ -5,7 +5,10 @@ import { DROPPED_POLICY, OUTCOMES, policyOf } from './outcomes.ts';
 type SummarizedAttempt = Pick<SessionSummary, 'session_id' | 'task_id' | 'sample_index' | 'attempt' | 'epoch'>;
 
 /** The fields of a summary that the caller must pass, because they follow neither from the attempt's identity nor from its outcome. */
-type SummaryFields = Omit<SessionSummary, keyof SummarizedAttempt | 'status' | 'outcome' | 'policy' | 'unusable'>;
+export type SummaryFields = Omit<
+  SessionSummary,
+  keyof SummarizedAttempt | 'status' | 'outcome' | 'policy' | 'unusable'
+>;
 
 /** The times of a session that reached no node. */
 export const NO_TIMING: SessionTiming = {

@@ -1,14 +1,19 @@
 import { FloeError } from '@floe-rl/core';
 import { type Trace, type Trajectory, traceSchema } from '@floe-rl/core/schema';
 import type { z } from 'zod';
-import type { Cell, Columns, TableRow } from './columns.ts';
+import type { Cell, ColumnKind, Columns, TableRow } from './columns.ts';
 import { type SetRow, setRowSchema } from './set-row.ts';
 
+/** Fields of `T` that are a text, a number or a list of numbers. */
+type PlainField<T> = {
+  [K in keyof T]-?: NonNullable<T[K]> extends string | number | readonly number[] ? K : never;
+}[keyof T];
+
 /**
- * The fields of a session that have a column with a type of their own. The other fields are stored as JSON texts, which keep every text of an
- * agent or a task exactly.
+ * The kinds of a session's columns. Every field that is a text or a number is named; other fields are JSON texts. The kind `json` keeps every
+ * text of an agent or a task exactly.
  */
-const SESSION_FIELDS: Columns = {
+const SESSION_FIELDS = {
   session_id: 'text',
   task_id: 'text',
   sample_index: 'int32',
@@ -18,13 +23,15 @@ const SESSION_FIELDS: Columns = {
   outcome: 'text',
   reward: 'float64',
   unusable: 'text',
+  dropped: 'json',
   trace_count: 'int32',
   trainable_tokens: 'int32',
   completion_count: 'int32',
-};
+  node_id: 'json',
+} as const satisfies Columns & Record<PlainField<SetRow>, ColumnKind>;
 
-/** The fields of a trace that have a column with a type of their own. */
-const TRACE_FIELDS: Columns = {
+/** The kinds of the columns of a trace, in the same way. */
+const TRACE_FIELDS = {
   trace_id: 'text',
   prompt_ids: 'ids',
   response_ids: 'ids',
@@ -32,7 +39,7 @@ const TRACE_FIELDS: Columns = {
   response_logprobs: 'logprobs',
   finish_reason: 'text',
   reward: 'float64',
-};
+} as const satisfies Columns & Record<PlainField<Trace>, ColumnKind>;
 
 /**
  * The two tables of a set in Parquet. A session is one row of `sessions` and one row of `traces` for each of its traces, in the same order. Every

@@ -14,7 +14,7 @@ import {
 } from '@floe-rl/capture';
 import { type DeliveredResult, deliveryLength } from '@floe-rl/client';
 import { asFloeError, FloeError, MIB, raceAbort } from '@floe-rl/core';
-import { OUTCOMES, RESULT_LIMIT_BYTES, sessionSummary } from '@floe-rl/core/protocol';
+import { OUTCOMES, RESULT_LIMIT_BYTES, type SummaryFields, sessionSummary } from '@floe-rl/core/protocol';
 import type {
   ArtifactsReport,
   CallSums,
@@ -296,7 +296,8 @@ function summaryOf(
   input: Pick<PostrunInput, 'completions' | 'engines' | 'artifacts' | 'egress' | 'nodeId'>,
 ): SessionSummary {
   const { lease } = attempt;
-  return sessionSummary(lease, outcomeOf(attempt), {
+  // Every field is required, so that no new field keeps its default unnoticed. The cost is added once the result is encoded.
+  const fields: Omit<SummaryFields, 'cost'> = {
     reward: evaluation.reward,
     reward_components: { ...evaluation.components },
     reward_details: { ...evaluation.details },
@@ -315,7 +316,8 @@ function summaryOf(
     node_id: input.nodeId,
     error: attempt.failure?.error ?? null,
     metadata: lease.task.metadata,
-  });
+  };
+  return sessionSummary(lease, outcomeOf(attempt), fields);
 }
 
 function endingOf(attempt: Attempt, evaluation: CheckedEvaluation): TrajectoryEnding {
