@@ -1,7 +1,12 @@
 /** The exports of `@floe-rl/data` for other packages. */
 export { ARCHITECTURES, type Architecture } from './datasets/images.ts';
 export { SWE_DATASETS, type SweDataset, type SweTaskOptions, sweTask } from './datasets/swe-task.ts';
-export { type Condition, DEFAULT_CONDITIONS, parseCondition } from './generation/acceptance-conditions.ts';
+export {
+  CONDITION_FIELDS,
+  type Condition,
+  DEFAULT_CONDITIONS,
+  parseCondition,
+} from './generation/acceptance-conditions.ts';
 export { type CheckedRows, checkRows, rowsOf } from './generation/data-set.ts';
 export { Journal } from './generation/journal.ts';
 export { type Acceptance, OUTPUT_FORMATS, type OutputFormat, writeOutput } from './generation/output.ts';

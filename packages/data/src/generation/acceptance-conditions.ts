@@ -25,6 +25,9 @@ const NUMBERS: Readonly<Record<string, (result: Judged) => number | null>> = {
 
 const COMPONENT = 'components.';
 
+/** The fields that a condition may name; `components.NAME` stands for any component of the reward. */
+export const CONDITION_FIELDS: readonly string[] = [...Object.keys(NUMBERS), `${COMPONENT}NAME`, 'outcome'];
+
 /** A condition that a sample must fulfil to be accepted, with the text from which it was parsed. */
 export type Condition = { readonly text: string; readonly holds: (result: Judged) => boolean };
 

@@ -5,6 +5,7 @@ import {
   type Acceptance,
   addLine,
   type CheckedRows,
+  CONDITION_FIELDS,
   type Condition,
   checkRows,
   checkTemplate,
@@ -35,7 +36,7 @@ import {
 import type { Command } from 'commander';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { interruptible } from './lifetime.ts';
-import { countOption, secondsOption } from './options.ts';
+import { countOption, listed, secondsOption } from './options.ts';
 import { formatTable, paint, printJson, printLine, printNote } from './print.ts';
 import { readYamlFile, withSources } from './yaml-file.ts';
 
@@ -87,8 +88,8 @@ export function registerGenerate(program: Command): void {
       .option('--best-of <n>', 'sample each row n times, and keep the accepted sample with the highest reward')
       .option(
         '--accept <condition...>',
-        `conditions that an accepted sample fulfils, all of them (default: ${DEFAULT_CONDITIONS.join(' ')}); also on ` +
-          'components.NAME, outcome, trainable_tokens and completion_count',
+        `conditions that an accepted sample fulfils, all of them (default: ${DEFAULT_CONDITIONS.join(' ')}); on ` +
+          listed(CONDITION_FIELDS),
         [],
       )
       .option('--concurrency <n>', 'maximum number of sessions that are submitted and not finished', '64')
