@@ -39,7 +39,7 @@ export function checkWords(file: SourceFile): Problem[] {
   const lines = file.text.split('\n');
   const isQuoted = (start: number): boolean => QUOTATION.test(lines[file.lineAt(start) - 2] ?? '');
   const texts = file.comments.map(({ value, start }) => ({ value, start }));
-  if (!file.path.startsWith('test/')) {
+  if (!/(^|\/)test\//.test(file.path)) {
     new Visitor({
       Literal: ({ value, start }) => {
         if (typeof value === 'string' && !isQuoted(start)) texts.push({ value, start });

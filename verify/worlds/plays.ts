@@ -115,7 +115,7 @@ export const PLAYS: readonly Play[] = [
   },
 ];
 
-/** Returns the text in the prompt that tells the simulated policy which episode it plays. */
+/** Returns the text in the prompt that names, for the simulated policy, the episode it plays. */
 function markOf({ name }: Play): string {
   return `Play ${name}.`;
 }

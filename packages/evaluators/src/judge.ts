@@ -89,7 +89,7 @@ type Score = { readonly score: number; readonly reason: string | null };
 
 /**
  * Creates the evaluator `judge`: a language model gives a score according to a rubric. The reward is 0 for the lowest score, 1 for the
- * highest, and proportional between them. The judge is told that texts of the agent are only material, but such texts can still persuade it.
+ * highest, and proportional between them. The prompt says that texts of the agent are only material, but such texts can still persuade the judge.
  */
 export function judgeEvaluator(engine: JudgeEngine | null): Evaluator {
   return {

@@ -115,7 +115,7 @@ export class ChildRunner {
   }
 
   /**
-   * Kills the processes that ended commands have left behind. Does nothing while a command runs, and when the pid namespace also has processes
+   * Kills the processes that ended commands have left. Does nothing while a command runs, and when the pid namespace also has processes
    * that belong to no command. Resolves when all have ended, or after a second, because a process that hangs in the kernel does not end.
    */
   async endRest(): Promise<void> {
